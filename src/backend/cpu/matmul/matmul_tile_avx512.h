@@ -29,10 +29,10 @@ struct Vnni512 {
   static constexpr bool kHoldLoads = false;
   // Rows of x that share a pointer (Rows), the fastest by measurement.
   template <Format F, int MT>
-  static constexpr int kSharing = MT < 5 || F == Format::iq4_nl ? 0
-                                  : F == Format::q8_0           ? 2
-                                  : F == Format::mxfp4          ? 1
-                                                                : 3;
+  static constexpr int kSharing = (MT < 5 && !kSuperScales<F>) || F == Format::iq4_nl ? 0
+                                  : F == Format::q8_0                                 ? 2
+                                  : F == Format::mxfp4                                ? 1
+                                                                                      : 3;
 
   static I load(const uint8_t* p) { return load64(p); }
   static F32 load(const float* p) { return _mm512_loadu_ps(p); }

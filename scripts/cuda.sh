@@ -41,7 +41,9 @@ driver_version() {
     version=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -1 || true)
     [[ $version =~ ^[0-9.]+$ ]] || version=''
   fi
-  if [[ -z $version ]] && { ldconfig -p 2>/dev/null || true; } | grep -q 'libcuda\.so\.1 '; then version=unknown; fi
+  if [[ -z $version ]] && { ldconfig -p 2>/dev/null || true; } | grep 'libcuda\.so\.1 ' >/dev/null; then
+    version=unknown
+  fi
   echo "$version"
 }
 

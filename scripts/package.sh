@@ -7,7 +7,7 @@
 # Where nvcc is, all of them carry libsluice_cuda.so (SLUICE_CUDA=OFF leaves it out). Both kinds of program come
 # from one build folder, build/package, in which only the link differs. --from BUILD takes a deb's program from a
 # folder that is built already.
-set -euo pipefail
+set -euo pipefail  # so no `| grep -q`: it leaves early, and what writes to it then fails
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 usage="usage: scripts/package.sh [deb|tar|wheel|all] [--from BUILD]"
@@ -71,7 +71,9 @@ check() {
     [[ -s $prefix/share/$file ]] || fail 1 "$kind: no share/$file"
   done
   if readelf -d "$prefix/bin/sluice" | grep -E '(RPATH|RUNPATH)'; then fail 1 "$kind: the program has a search path"; fi
-  if readelf -S "$prefix/bin/sluice" | grep -q '\.debug_info'; then fail 1 "$kind: the program is not stripped"; fi
+  if readelf -S "$prefix/bin/sluice" | grep '\.debug_info' >/dev/null; then
+    fail 1 "$kind: the program is not stripped"
+  fi
   if [[ $kind != deb ]]; then
     for file in yaml-cpp pcre2 openssl gcc; do
       [[ -s $prefix/share/doc/sluice/licences/$file.txt ]] || fail 1 "$kind: no licence of $file"
@@ -93,16 +95,16 @@ check() {
 check_cuda() {
   local said
   [[ -e $1/lib/sluice/libsluice_cuda.so ]] || fail 1 "$2: no lib/sluice/libsluice_cuda.so"
-  if readelf -d "$1/lib/sluice/libsluice_cuda.so" | grep -E '(RPATH|RUNPATH)' | grep -qF "$BUILD"; then
+  if readelf -d "$1/lib/sluice/libsluice_cuda.so" | grep -E '(RPATH|RUNPATH)' | grep -F "$BUILD" >/dev/null; then
     fail 1 "$2: libsluice_cuda.so has a search path of the build folder"
   fi
   said=$("$3" run "$MODEL" -p x -m 1 --device cuda 2>&1) || [[ $said == *"no NVIDIA GPU"* ]] ||
     fail 1 "$2: --device cuda: $said"
 }
 
-# serve PROGRAM OPTION...: its lines in $scratch/server and its process in `server`
+# serve PROGRAM OPTION...: its lines in $scratch/server and its process in `server`, for two minutes at most
 serve() {
-  env -i HOME="$scratch" "$1" serve "$MODEL" --port 0 "${@:2}" >"$scratch/server" 2>&1 &
+  timeout 120 env -i HOME="$scratch" "$1" serve "$MODEL" --port 0 "${@:2}" >"$scratch/server" 2>&1 &
   server=$!
 }
 
@@ -118,7 +120,7 @@ check_refusal() {
 # check_optional PREFIX KIND: what is in other packages is asked for in one line that names them.
 check_optional() {
   check_refusal "$1/bin/sluice" "$2" "install the package sluice-grpc" --grpc-port 0
-  if ! /sbin/ldconfig -p | grep -qF libucp.so.0; then
+  if ! /sbin/ldconfig -p | grep -F libucp.so.0 >/dev/null; then
     check_refusal "$1/bin/sluice" "$2" "libucx" --role decode --kv-transport ucx
   fi
 }
@@ -134,7 +136,7 @@ check_grpc() {
     sleep 0.1
   done
   [[ -n $port ]] || fail 1 "sluice-grpc: the server names no port: $(<"$scratch/server")"
-  answer=$(printf '\0\0\0\0\0' | curl -sS --http2-prior-knowledge -H 'content-type: application/grpc' \
+  answer=$(printf '\0\0\0\0\0' | curl -sS --max-time 60 --http2-prior-knowledge -H 'content-type: application/grpc' \
     -H 'te: trailers' --data-binary @- "http://127.0.0.1:$port/grpc.health.v1.Health/Check" | od -An -tx1)
   kill "$server"
   wait "$server" || fail 1 "sluice-grpc: the server ended with status $?: $(<"$scratch/server")"

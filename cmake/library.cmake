@@ -123,8 +123,8 @@ function(sluice_library name)
     message(FATAL_ERROR "src/${name} has no sources")
   endif()
   add_library(sluice_${name} STATIC ${sources})
-  # Of these, ThreadSanitizer's tests run little; and for CI's others, compiling these well costs more than it saves.
-  if(A_LIGHT OR (SLUICE_SANITIZE STREQUAL thread AND name MATCHES "^(core|tensor|backend|model|text|constrain|load|dialect)$")
+  # Compiling these well costs more than it saves.
+  if(A_LIGHT OR (SLUICE_SANITIZE AND NOT name MATCHES "^(${SLUICE_SANITIZE_FOCUS})$")
      OR (SLUICE_QUICK AND name MATCHES "^(text|constrain|load)$"))
     sluice_light(sluice_${name})
   else()

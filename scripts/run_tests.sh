@@ -117,20 +117,44 @@ build_release() {
 }
 
 # Clang, so that both compilers see all of the code; Debug, so that DCHECK is on.
-build_sanitized() {  # build_sanitized DIR SANITIZERS TARGET...
-  local fuzz=OFF all=OFF
-  [[ $1 != asan ]] || fuzz=ON
+build_sanitized() {  # build_sanitized DIR SANITIZERS FOCUS FUZZ TARGET...
+  local all=OFF stand_ins=OFF
   ((full)) && all=ON
-  configure_and_build "$1" "${@:3}" -- -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_COMPILER=clang++ -DSLUICE_BATCH=16 \
+  [[ $turn != kernels ]] || ! lacks_vnni_and_amx || stand_ins=ON  # slow: not for whole models
+  configure_and_build "$1" "${@:5}" -- -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_COMPILER=clang++ -DSLUICE_BATCH=16 \
     "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1 -D_GLIBCXX_ASSERTIONS" "-DSLUICE_SANITIZE=$2" "-DSLUICE_SANITIZE_ALL=$all" \
-    "-DSLUICE_FUZZ=$fuzz"
+    "-DSLUICE_SANITIZE_FOCUS=$3" "-DSLUICE_FUZZ=$4" "-DSLUICE_STAND_INS=$stand_ins"
 }
-build_asan() { build_sanitized asan address,undefined all; }  # with the fuzz harnesses
+# Whether this CPU can stand in for others (SLUICE_STAND_INS).
+lacks_vnni_and_amx() { grep -qw avx512_vnni /proc/cpuinfo && ! grep -qwE 'avx_vnni|amx_tile' /proc/cpuinfo; }
+
+# What of AddressSanitizer's tests .ci/run has time for in one run: the tests of these libraries, and more.
+declare -A part=([readers]='base|core|tensor|text|constrain|dialect|load|net|hub|dist' [kernels]='backend'
+  [engine]='model|exec|engine|runtime' [server]='server' [tools]='tools')
+across_folders() {  # tests/*_test.cc
+  find tests -maxdepth 1 -name '*_test.cc' ! -name 'cuda_*' ! -name 'soak_*' -printf '%f\n' | sed 's/\.cc$//'
+}
+build_asan() {
+  local libraries=${part[${turn:-all}]:-.*} targets=(all) more=() fuzz=OFF
+  if [[ -n $turn ]]; then
+    IFS='|' read -ra targets <<<"$libraries"
+    targets=("${targets[@]/%/_test}")
+    libraries+='|text'  # a template has a time limit
+  fi
+  case $turn in
+    readers) mapfile -t more < <(harnesses) ;;
+    engine) mapfile -t more < <(across_folders) ;;
+    server) more=(sluice alloc_test) ;;
+    tools) more=(sluice) ;;
+  esac
+  if [[ -z $turn || $turn == readers ]]; then fuzz=ON; fi
+  build_sanitized asan address,undefined "$libraries" "$fuzz" "${targets[@]}" "${more[@]}"
+}
 # The tests that have threads (core/ has none); all of the program with --full.
 build_tsan() {
   local targets=(base_test dist_test engine_test net_test server_test)
   ((full)) && targets=(all)
-  build_sanitized tsan thread "${targets[@]}"
+  build_sanitized tsan thread 'base|exec|engine|runtime|net|hub|dist|server' OFF "${targets[@]}"
 }
 
 # run_ctest DIR JOBS [CTEST ARGS...]: sets `counted`, and adds to `remarks`. Tests of several processes (label
@@ -180,9 +204,16 @@ slice_tests() {
   export SLUICE_TEST_SLICE=$slice SLUICE_TEST_SEED=$seed
 }
 tests_asan() {
+  local more='' which=()
+  case $turn in
+    engine) more=$(across_folders | sed 's/^/|/' | tr -d '\n') ;;
+    server) more='|server_.*|alloc_test' ;;
+    tools) more='|cli|quantize|chat|models' ;;
+  esac
+  if [[ -n $turn ]]; then which=(-R "^(${part[$turn]}$more)\$"); fi
   slice_tests
   ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
-    run_ctest asan "$JOBS" -LE "$(without release)"
+    run_ctest asan "$JOBS" -LE "$(without release)" "${which[@]}"
 }
 tests_tsan() {
   local which='^(base|dist|engine|net|server)$'
@@ -241,14 +272,11 @@ tidy() {
     xargs -0 -r -P "$JOBS" -n 1 clang-tidy -p "$BUILD/tidy" --quiet
 }
 
-# Kernels for AVX-VNNI on a CPU that has AVX-512's instead.
-avxvnni() {
-  if ! grep -qw avx512_vnni /proc/cpuinfo || grep -qw avx_vnni /proc/cpuinfo; then
-    skip "this CPU has AVX-VNNI, or no AVX-512 VNNI"
-    return 0
-  fi
-  configure_and_build evex backend_test -- -DCMAKE_BUILD_TYPE=Release -DSLUICE_CUDA=OFF -DSLUICE_EVEX_VNNI=ON &&
-    "$BUILD/evex/backend_test" --gtest_brief=1 --gtest_filter='*avxvnni*:Features*'
+# Kernels for AVX-VNNI and AMX on a CPU that has only AVX-512 VNNI.
+stand_ins() {
+  lacks_vnni_and_amx || { skip "this CPU has AVX-VNNI or AMX, or no AVX-512 VNNI"; return 0; }
+  configure_and_build stand-ins backend_test -- -DCMAKE_BUILD_TYPE=Release -DSLUICE_CUDA=OFF -DSLUICE_STAND_INS=ON &&
+    "$BUILD/stand-ins/backend_test" --gtest_brief=1 --gtest_filter='*avxvnni*:*amx*:Features*'
 }
 
 aarch64() {
@@ -279,8 +307,13 @@ stage includes includes
 stage format format
 stage headers headers
 stage build-release build_release
-sanitizers=(asan tsan)
-if ((quick)); then sanitizers=("${sanitizers[$(commit_number) % 2]}"); fi  # they take turns
+sanitizers=(asan tsan) turn=''
+if ((quick)); then  # one of these
+  turns=(tsan readers kernels engine server tools)
+  turn=${SLUICE_TEST_TURN:-${turns[$(commit_number) % ${#turns[@]}]}}
+  if [[ $turn == tsan ]]; then sanitizers=(tsan); else sanitizers=(asan); fi
+  say "sanitizers: $turn"
+fi
 before=tests-release run=tests_release
 for name in "${sanitizers[@]}"; do
   start "build-$name" "build_$name"
@@ -289,10 +322,10 @@ for name in "${sanitizers[@]}"; do
   before=tests-$name run=tests_$name
 done
 stage "$before" "$run"
-if [[ " ${sanitizers[*]} " == *' asan '* ]]; then stage fuzz run_fuzz; fi
+if [[ -z $turn || $turn == readers ]]; then stage fuzz run_fuzz; fi
 if ((full)); then
   stage tidy tidy
-  stage avxvnni avxvnni
+  stage stand-ins stand_ins
   stage aarch64 aarch64
 fi
 

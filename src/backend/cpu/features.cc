@@ -59,7 +59,7 @@ CpuFeatures detect() {
   if ((saved & 0x6) != 0x6 || !fma || !f16c || !bit(seven.b, 5)) return f;
   f.bits |= kCpuAvx2;
   const Regs seven_one = cpuid(7, 1);
-#if defined(SLUICE_EVEX_VNNI)
+#if defined(SLUICE_STAND_INS)
   if (bit(seven.c, 11)) f.bits |= kCpuAvxVnni;
 #else
   if (bit(seven_one.a, 4)) f.bits |= kCpuAvxVnni;
@@ -68,6 +68,10 @@ CpuFeatures detect() {
   if ((saved & 0xe6) != 0xe6 || !avx512) return f;
   f.bits |= kCpuAvx512;
   if (bit(seven.c, 11)) f.bits |= kCpuAvx512Vnni;
+#if defined(SLUICE_STAND_INS)
+  if (bit(seven.c, 11)) f.bits |= kCpuAvx512Bf16 | kCpuAmxInt8 | kCpuAmxBf16;
+  return f;
+#endif
   if (bit(seven_one.a, 5)) f.bits |= kCpuAvx512Bf16;
   constexpr uint64_t kTileState = 3u << 17;  // TILECFG, TILEDATA
   if ((saved & kTileState) != kTileState || !bit(seven.d, 24) || !may_use_tiles()) return f;

@@ -3,7 +3,7 @@
 
 namespace sluice::cpu {
 
-#if defined(SLUICE_EVEX_VNNI)
+#if defined(SLUICE_STAND_INS)
 #define SLUICE_ENCODING "%{evex%} "
 #else
 #define SLUICE_ENCODING "%{vex%} "

@@ -55,7 +55,7 @@ struct Vnni256 : Panels256 {
   }
   // dot: sum + codes (unsigned bytes) times x (signed), four to a lane. dot16: the same of 16-bit
   // integers, two to a lane.
-#if defined(SLUICE_EVEX_VNNI)
+#if defined(SLUICE_STAND_INS)
   static I dot(I sum, I codes, I x) { return _mm256_dpbusd_epi32(sum, codes, x); }
   static I dot16(I sum, I x, I y) { return _mm256_dpwssd_epi32(sum, x, y); }
 #else

@@ -8,6 +8,10 @@
 
 #include <cstdint>
 
+#if defined(SLUICE_STAND_INS)
+#include "backend/cpu/matmul/stand_in_amx.h"
+#endif
+
 namespace sluice::cpu {
 
 struct alignas(64) TileShapes {
@@ -23,8 +27,12 @@ struct alignas(64) TileShapes {
     t.row_bytes[i] = static_cast<uint16_t>(i == 4 || i == 5 ? left_bytes : 64);
     t.rows[i] = static_cast<uint8_t>(i < 6 ? rows : right_rows);
   }
+#if defined(SLUICE_STAND_INS)
+  stand_in_configure(t.rows, t.row_bytes);
+#else
   // Not the intrinsic: GCC 12 takes it to read 8 bytes.
   __asm__ volatile("ldtilecfg %0" : : "m"(t));
+#endif
 }
 
 }  // namespace sluice::cpu

@@ -4,7 +4,7 @@
   python3 -m venv V && V/bin/pip install openvino-genai==2026.4.1.0
   V/bin/python scripts/compare_openvino.py MODEL.gguf [--sluice build/release/sluice] [--threads 2]
 
-OpenVINO reads GGUF files of some families and formats itself (Q8_0, Q4_0, F16). Rounds alternate between the two, so
+OpenVINO reads GGUF files of some families and formats itself (Q8_0, Q4_0, Q4_K_M, F16). Rounds alternate between the two, so
 that a noisy machine is as unfair to one as to the other; the best and the median of each are printed.
 """
 import argparse

@@ -190,18 +190,20 @@ std::vector<Bytes> record_segments(const SchedulerConfig& config, int vocab, Exe
   SegmentEncoder encoder(header, 700, nullptr, sink);
   encoder.start(scheduler);
   scheduler.listen(&encoder);
-  RealClock clock;
-  Loop loop(scheduler, recorder, clock, config.pipeline);
-  Events events;
-  int added = 0;
-  for (int k = 0; k < 5000 && (added < 36 || loop.busy()); ++k) {
-    if (k % 3 == 0 && added < 36) {
-      scheduler.add(make_request(added, vocab), clock.now()).value();
-      ++added;
+  {
+    RealClock clock;
+    Loop loop(scheduler, recorder, clock, config.pipeline);
+    Events events;
+    int added = 0;
+    for (int k = 0; k < 5000 && (added < 36 || loop.busy()); ++k) {
+      if (k % 3 == 0 && added < 36) {
+        scheduler.add(make_request(added, vocab), clock.now()).value();
+        ++added;
+      }
+      loop.iterate(events);
     }
-    loop.iterate(events);
-  }
-  EXPECT_TRUE(scheduler.idle());
+    EXPECT_TRUE(scheduler.idle());
+  }  // with the threads that record masks, some of them late
   scheduler.listen(nullptr);
   return sink.segments;
 }

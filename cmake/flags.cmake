@@ -95,7 +95,7 @@ if(SLUICE_SANITIZE MATCHES address AND CMAKE_CXX_COMPILER_ID MATCHES Clang)
     list(APPEND SLUICE_ISA_FLAGS_${isa} -mllvm -asan-instrumentation-with-call-threshold=0)
   endforeach()
 endif()
-# Kernels share nothing between threads, so that ThreadSanitizer has nothing to find there.
+# Not about kernels, which share nothing between threads: they are compiled without checks.
 if(SLUICE_SANITIZE AND NOT backend MATCHES "^(${SLUICE_SANITIZE_FOCUS})$")
   foreach(isa avx2 avxvnni avx512f avx512 amx neon i8mm bfmmla)
     list(APPEND SLUICE_ISA_FLAGS_${isa} -fno-sanitize=all)

@@ -120,13 +120,13 @@ build_release() {
 build_sanitized() {  # build_sanitized DIR SANITIZERS FOCUS FUZZ TARGET...
   local all=OFF stand_ins=OFF
   ((full)) && all=ON
-  [[ $turn != kernels ]] || ! lacks_vnni_and_amx || stand_ins=ON  # slow: not for whole models
+  [[ $turn != kernels ]] || ! lacks_amx || stand_ins=ON  # slow: not for whole models
   configure_and_build "$1" "${@:5}" -- -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_COMPILER=clang++ -DSLUICE_BATCH=16 \
     "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1 -D_GLIBCXX_ASSERTIONS" "-DSLUICE_SANITIZE=$2" "-DSLUICE_SANITIZE_ALL=$all" \
     "-DSLUICE_SANITIZE_FOCUS=$3" "-DSLUICE_FUZZ=$4" "-DSLUICE_STAND_INS=$stand_ins"
 }
 # Whether this CPU can stand in for others (SLUICE_STAND_INS).
-lacks_vnni_and_amx() { grep -qw avx512_vnni /proc/cpuinfo && ! grep -qwE 'avx_vnni|amx_tile' /proc/cpuinfo; }
+lacks_amx() { grep -qw avx512_vnni /proc/cpuinfo && ! grep -qw amx_tile /proc/cpuinfo; }
 
 # What of AddressSanitizer's tests .ci/run has time for in one run: the tests of these libraries, and more.
 declare -A part=([readers]='base|core|tensor|text|constrain|dialect|load|net|hub|dist' [kernels]='backend'
@@ -272,9 +272,9 @@ tidy() {
     xargs -0 -r -P "$JOBS" -n 1 clang-tidy -p "$BUILD/tidy" --quiet
 }
 
-# Kernels for AVX-VNNI and AMX on a CPU that has only AVX-512 VNNI.
+# Kernels for AMX and AVX-VNNI on a CPU that has AVX-512 VNNI and no AMX.
 stand_ins() {
-  lacks_vnni_and_amx || { skip "this CPU has AVX-VNNI or AMX, or no AVX-512 VNNI"; return 0; }
+  lacks_amx || { skip "this CPU has AMX, or no AVX-512 VNNI"; return 0; }
   configure_and_build stand-ins backend_test -- -DCMAKE_BUILD_TYPE=Release -DSLUICE_CUDA=OFF -DSLUICE_STAND_INS=ON &&
     "$BUILD/stand-ins/backend_test" --gtest_brief=1 --gtest_filter='*avxvnni*:*amx*:Features*'
 }
@@ -297,6 +297,13 @@ setup() {
   [[ ${SLUICE_CUDA:-auto} != [oO][nN] ]]
 }
 
+sanitizers=(asan tsan) turn=''
+if ((quick)); then  # one of these
+  turns=(tsan readers kernels engine server tools)
+  turn=${SLUICE_TEST_TURN:-${turns[$(commit_number) % ${#turns[@]}]}}
+  [[ " ${turns[*]} " == *" $turn "* ]] || fail 2 "SLUICE_TEST_TURN is one of ${turns[*]} (not '$turn')"
+  if [[ $turn == tsan ]]; then sanitizers=(tsan); else sanitizers=(asan); fi
+fi
 plan_cuda
 say "testing: $CUDA_PART"
 stage setup setup
@@ -307,13 +314,7 @@ stage includes includes
 stage format format
 stage headers headers
 stage build-release build_release
-sanitizers=(asan tsan) turn=''
-if ((quick)); then  # one of these
-  turns=(tsan readers kernels engine server tools)
-  turn=${SLUICE_TEST_TURN:-${turns[$(commit_number) % ${#turns[@]}]}}
-  if [[ $turn == tsan ]]; then sanitizers=(tsan); else sanitizers=(asan); fi
-  say "sanitizers: $turn"
-fi
+[[ -z $turn ]] || say "sanitizers: $turn"
 before=tests-release run=tests_release
 for name in "${sanitizers[@]}"; do
   start "build-$name" "build_$name"

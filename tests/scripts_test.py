@@ -5,6 +5,7 @@ Machines are made of a PATH with small programs in it."""
 import argparse
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -66,6 +67,16 @@ class Machine(unittest.TestCase):
         code, out, err = self.bash('plan_cuda; echo "$CUDA_PART"; echo "${CUDA_ARGS[*]}"', **env)
         self.assertEqual(code, 0, err)
         return out.splitlines()
+
+
+class Pipes(unittest.TestCase):
+    def test_what_is_read_is_read_to_its_end(self):
+        """`grep -q` leaves early, what writes to it is killed now and then, and with pipefail the pipe fails."""
+        early = re.compile(r"(?<!\|)\|\s*grep\s+-\w*q")
+        self.assertTrue(early.search("ldconfig -p | grep -qF x") and not early.search("false || grep -q x file"))
+        for script in [ROOT / "sluice.sh", *sorted((ROOT / "scripts").rglob("*.sh"))]:
+            for line in script.read_text().splitlines():
+                self.assertIsNone(early.search(line.split("#")[0]), f"{script.name}: {line}")
 
 
 class ReplayCheck(unittest.TestCase):

@@ -241,6 +241,64 @@ class Product {
     }
   }
 
+  // Sums in f32 that are stored by boxes or by fours, where rows of out begin at multiples of 16
+  // bytes, and one by one: the same bits, and nothing beside them.
+  void run_floats() {
+    OnDevice<W> dx(random_values<W>(c_.n * c_.cols, 6, 1));
+    OnDevice<float> x_scale(random_values<float>(c_.n, 7, 1));
+    const Tensor weight{dw_.data(), weight_.type, c_.rows, c_.cols, c_.cols};
+    for (int splits : kNarrowSplits) {
+      for (int64_t num : {int64_t{1}, int64_t{40}, int64_t{65}, int64_t{200}, c_.n}) {
+        const Tensor from{dx.data(), weight_.type, num, c_.cols, c_.cols};
+        auto product = [&](int64_t stride, auto&& run) {
+          std::vector<float> poison(static_cast<size_t>(num * stride));
+          std::memset(poison.data(), 0xff, poison.size() * sizeof(float));
+          OnDevice<float> out(poison);
+          run(Tensor{out.data(), DType::f32, num, c_.rows, stride});
+          check(cudaDeviceSynchronize(), "floats");
+          return out.get();
+        };
+        auto expect_same = [&](int width, int more, auto&& run) {
+          const int64_t odd = c_.rows + 3, even = c_.rows + 4;
+          const std::vector<float> one = product(odd, run), four = product(even, run);
+          bool same = true;
+          for (int64_t t = 0; t < num; ++t) {
+            same = same && std::memcmp(&one[static_cast<size_t>(t * odd)],
+                                       &four[static_cast<size_t>(t * even)],
+                                       static_cast<size_t>(c_.rows) * sizeof(float)) == 0;
+            for (int64_t r = c_.rows; r < even; ++r)
+              same = same && std::isnan(four[static_cast<size_t>(t * even + r)]);
+          }
+          ++checks;
+          if (same) return;
+          ++failures;
+          std::printf("FAIL floats: %ld rows, %ld x %ld, splits %d, width %d, %d\n",
+                      static_cast<long>(num), static_cast<long>(c_.rows),
+                      static_cast<long>(c_.cols), splits, width, more);
+        };
+        for (const Spread& s : {Spread{2, 1, 32}, Spread{3, 1, 64}, Spread{4, 1, 128},
+                                Spread{4, 2, 32}, Spread{4, 1, 256}}) {
+          if (s.cluster * s.ranges != splits) continue;
+          if (s.width == 256 && weight_.type == DType::f8) continue;
+          expect_same(s.width, s.cluster, [&](const Tensor& to) {
+            wide(to, from, x_scale.data(), weight_, splits, 132, nullptr, s);
+          });
+        }
+        for (int width : {32, 64, 128, 192, 256}) {
+          if (weight_.type == DType::f8 && width > (splits == 1 ? 192 : 128)) continue;
+          for (int sms : {1, 3, 8, 32, 132}) {
+            for (int blocks = 1; blocks <= (width == 256 && sms > 1 ? 2 : 1); ++blocks) {
+              expect_same(width, sms * blocks, [&](const Tensor& to) {
+                wide_persistent(boxed_args(to, x_scale.data(), weight_), from, weight, splits, sms,
+                                nullptr, {width, blocks});
+              });
+            }
+          }
+        }
+      }
+    }
+  }
+
   // Gates times ups by one kernel: the bits of a product and activate_gated() behind it.
   void run_gated() {
     const int64_t f = c_.rows / 2, stride = f + 8;
@@ -253,7 +311,8 @@ class Product {
                                Gate{Activation::gelu_tanh, true}}) {
         GemmWeight gated = weight_;
         gated.gate = gate;
-        for (int64_t n : {int64_t{1}, int64_t{8}, int64_t{40}, int64_t{64}}) {
+        for (int64_t n : {1, 8, 40, 64, 100, 200, 300}) {
+          if (n > c_.n || (n > Gate::kMaxRows && type_ != DType::f16)) continue;
           const Tensor from{dx.data(), type_, n, c_.cols, c_.cols};
           OnDevice<float> sums(poison), right(poison);
           const Tensor inner{sums.data(), gate.rounds ? type_ : DType::f32, n, c_.rows, c_.rows};
@@ -273,27 +332,34 @@ class Product {
                         static_cast<long>(n), static_cast<long>(c_.rows),
                         static_cast<long>(c_.cols), splits, width, more);
           };
-          expect("narrow", 0, 0, [&](const Tensor& out) {
-            narrow(out, from, nullptr, gated, splits, true, nullptr);
-          });
+          if (n <= kMaxNarrow) {
+            expect("narrow", 0, 0, [&](const Tensor& out) {
+              narrow(out, from, nullptr, gated, splits, true, nullptr);
+            });
+          }
           for (int sms : {8, 132}) {
             expect("wide", 0, sms, [&](const Tensor& out) {
               wide(out, from, nullptr, gated, splits, sms, nullptr);
             });
           }
-          for (const Spread& s : {Spread{2, 1, 32}, Spread{3, 1, 64}, Spread{4, 1, 32},
-                                  Spread{4, 2, 32}, Spread{4, 2, 64}}) {
+          for (const Spread& s :
+               {Spread{2, 1, 32}, Spread{3, 1, 64}, Spread{4, 1, 32}, Spread{4, 2, 32},
+                Spread{4, 2, 64}, Spread{4, 1, 128}, Spread{2, 1, 256}}) {
             if (s.cluster * s.ranges != splits) continue;
+            if (s.width > Gate::kMaxRows && type_ != DType::f16) continue;
             expect("spread", s.width, s.cluster, [&](const Tensor& out) {
               wide(out, from, nullptr, gated, splits, 132, nullptr, s);
             });
           }
-          for (int width : {32, 64}) {
-            for (int sms : {1, 3, 132}) {
-              expect("persistent", width, sms, [&](const Tensor& out) {
-                wide_persistent(boxed_args(out, nullptr, gated), from, weight, splits, sms, nullptr,
-                                {width});
-              });
+          for (int width : {32, 64, 128, 192, 256}) {
+            if (width > Gate::kMaxRows && type_ != DType::f16) continue;
+            for (int sms : {1, 3, 8, 132}) {
+              for (int blocks = 1; blocks <= (width == 256 && sms > 1 ? 2 : 1); ++blocks) {
+                expect("persistent", width, sms * blocks, [&](const Tensor& out) {
+                  wide_persistent(boxed_args(out, nullptr, gated), from, weight, splits, sms,
+                                  nullptr, {width, blocks});
+                });
+              }
             }
           }
         }
@@ -547,7 +613,13 @@ void run_cases(bool small) {
     if (c.cols % 16 == 0)
       Product<__nv_fp8_e4m3, __nv_bfloat16>(c, DType::f8, DType::bf16).run_bits();
   }
-  for (const Case& c : {Case{64, 304, 520, false, false}, Case{64, 1296, 592, false, false}}) {
+  for (const Case& c : {Case{420, 300, 520, true, true}, Case{300, 1304, 592, true, true}}) {
+    Product<__half, __half>(c, DType::f16, DType::f16).run_floats();
+    Product<__nv_bfloat16, __nv_bfloat16>(c, DType::bf16, DType::bf16).run_floats();
+    if (c.cols % 16 == 0)
+      Product<__nv_fp8_e4m3, __nv_bfloat16>(c, DType::f8, DType::bf16).run_floats();
+  }
+  for (const Case& c : {Case{300, 304, 520, false, false}, Case{300, 1296, 592, false, false}}) {
     Product<__half, __half>(c, DType::f16, DType::f16).run_gated();
     Product<__nv_bfloat16, __nv_bfloat16>(c, DType::bf16, DType::bf16).run_gated();
   }

@@ -233,8 +233,9 @@ TEST_F(LedgerOf, WhereBitsDoNotDependOnTheBatch) {
   EXPECT_EQ(resolved(seven, [](EngineOptions& o) { o.fast_products = true; }), no);
   EXPECT_EQ(resolved(seven, [](EngineOptions& o) { o.deterministic = true; }),
             std::pair(true, false));  // on every GPU
-  EXPECT_EQ(resolved(seven, [](EngineOptions& o) { o.dtype = DType::f16; }), no);
-  EXPECT_EQ(resolved(seven, [](EngineOptions& o) { o.dtype.reset(); }), no);  // Q8_0 becomes f16
+  EXPECT_EQ(resolved(seven, [](EngineOptions& o) { o.dtype = DType::f16; }), yes);
+  EXPECT_EQ(resolved(seven, [](EngineOptions& o) { o.dtype = DType::f32; }), no);
+  EXPECT_EQ(resolved(seven, [](EngineOptions& o) { o.dtype.reset(); }), yes);  // Q8_0 becomes f16
   EXPECT_EQ(resolved(seven, [](EngineOptions& o) { o.quantize = Quantize::w8a8; }), yes);
   EXPECT_EQ(resolved(seven, [](EngineOptions& o) { o.quantize = Quantize::fp8; }), no);
   EXPECT_EQ(resolved(seven, [](EngineOptions& o) { o.kv_type = KvType(DType::i8, 32); }), no);

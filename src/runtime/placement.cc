@@ -219,9 +219,9 @@ bool kv_in_bytes(const EngineOptions& o) {
 void resolve_deterministic(EngineOptions& o, const ModelShape& shape, const Checkpoint& file) {
   if (!o.device.is_gpu() || o.deterministic || o.fast_products) return;
   const double weights = weights_in_layers(shape);
-  // In f16 sums stay f32 for longer, and weights in fp8 have other kernels.
+  // With weights in fp8 it costs more.
   const bool type = o.quantize == Quantize::w8a8 ||
-                    (o.quantize == Quantize::none && gpu_type(o, file) == DType::bf16);
+                    (o.quantize == Quantize::none && gpu_type(o, file) != DType::f32);
   // Attention by spans over 8-bit K and V costs more.
   o.deterministic = o.deterministic_by_default =
       type && !kv_in_bytes(o) && o.gpu_weights != GpuWeights::stored && !o.gpu_layers &&

@@ -160,8 +160,8 @@ void add_device_options(CLI::App* app, EngineOptions& o, const char* group) {
   CLI::Option* deterministic =
       app->add_flag("--deterministic", o.deterministic,
                     "on a GPU: output does not depend on what shares the batch (on\nthe CPU it "
-                    "never does; on Hopper models of 5 to 10 billion\nweights in bf16 or int8 have "
-                    "it by default)")
+                    "never does; on Hopper models of 5 to 10 billion\nweights in 16 bits or int8 "
+                    "have it by default)")
           ->group(group);
   app->add_flag("--fast-products", o.fast_products,
                 "on a GPU: the fastest kernels for each number of rows, so that\noutput may depend "

@@ -94,6 +94,7 @@ __global__ __launch_bounds__(kThreads) void mma_kernel(TilePlan plan) {
       float keep[2], take[2];
       before.total.add(state, keep, take);
       before.add(o, keep, take);
+      clear(o);
       state = {};
     }
     if constexpr (kStages == 1) {

@@ -206,14 +206,10 @@ struct SpanOutput {
 
   __device__ explicit SpanOutput(void* smem) : memory(static_cast<float4*>(smem) + threadIdx.x) {}
 
-  // memory += o, which starts anew.
-  __device__ void add(float (&o)[D / 8][4], const float (&keep)[2], const float (&take)[2]) {
+  // memory += o; the next span's output starts anew.
+  __device__ void add(const float (&o)[D / 8][4], const float (&keep)[2], const float (&take)[2]) {
 #pragma unroll
-    for (int n = 0; n < D / 8; ++n) {
-      sum(o[n], n, keep, take);
-      memory[n * kThreads] = {o[n][0], o[n][1], o[n][2], o[n][3]};
-      o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0;
-    }
+    for (int n = 0; n < D / 8; ++n) memory[n * kThreads] = sum(o[n], n, keep, take);
     any = true;
   }
   // o becomes the output of all spans, the last of which it was; without spans it is that already.
@@ -226,16 +222,20 @@ struct SpanOutput {
     float keep[2], take[2];
     total.add(last, keep, take);
 #pragma unroll
-    for (int n = 0; n < D / 8; ++n) sum(o[n], n, keep, take);
+    for (int n = 0; n < D / 8; ++n) {
+      float4 x = sum(o[n], n, keep, take);
+      o[n][0] = x.x, o[n][1] = x.y, o[n][2] = x.z, o[n][3] = x.w;
+    }
   }
 
  private:
-  __device__ void sum(float (&o)[4], int n, const float (&keep)[2], const float (&take)[2]) const {
+  __device__ float4 sum(const float (&o)[4],
+                        int n,
+                        const float (&keep)[2],
+                        const float (&take)[2]) const {
     float4 x = any ? memory[n * kThreads] : float4{};
-    o[0] = add_span(x.x, o[0], keep[0], take[0]);
-    o[1] = add_span(x.y, o[1], keep[0], take[0]);
-    o[2] = add_span(x.z, o[2], keep[1], take[1]);
-    o[3] = add_span(x.w, o[3], keep[1], take[1]);
+    return {add_span(x.x, o[0], keep[0], take[0]), add_span(x.y, o[1], keep[0], take[0]),
+            add_span(x.z, o[2], keep[1], take[1]), add_span(x.w, o[3], keep[1], take[1])};
   }
 };
 

@@ -96,13 +96,13 @@ __device__ void run_item(const PrefixParams& params, const PrefixItem& item, uin
       if (!folds) {
         const float sums[2] = {quad_sum(state.sum[0]), quad_sum(state.sum[1])};
         store_state<D>(params, item, row, place++, o, state.max, sums);
-#pragma unroll
-        for (int n = 0; n < D / 8; ++n) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0;
+        clear(o);
         state = {};
       } else if (i + 1 < num) {
         float keep[2], take[2];
         before.total.add(state, keep, take);
         before.add(o, keep, take);
+        clear(o);
         state = {};
       }
     }

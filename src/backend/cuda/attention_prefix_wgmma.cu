@@ -90,8 +90,6 @@ __device__ void run_item(const PrefixParams& params, const PrefixItem& item, uin
       before.add(o, keep, take);
     } else if (new_span) {
       store_state<D>(params, item, row, place++, o, keep, take);
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0;
     } else if (__any_sync(~0u, alpha[0] != 1 || alpha[1] != 1)) {
       rescale(o, alpha);
     }
@@ -100,7 +98,7 @@ __device__ void run_item(const PrefixParams& params, const PrefixItem& item, uin
     pin(o);
     pin(s);
     if (i + 1 < num) queue_scores<T, D>(s, queries, ring.k(i + 1));
-    queue_sum<T, D>(o, weights, ring.v(i));
+    queue_sum<T, D>(o, weights, ring.v(i), new_span);
     wgmma_wait<1>();  // the next scores; nothing after the last tile
     pin(s);
   }

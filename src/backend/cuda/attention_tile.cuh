@@ -582,6 +582,12 @@ __device__ void online_softmax(float (&s)[N][4],
 }
 
 template <int N>
+__device__ void clear(float (&o)[N][4]) {
+#pragma unroll
+  for (int n = 0; n < N; ++n) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0;
+}
+
+template <int N>
 __device__ void rescale(float (&o)[N][4], const float (&alpha)[2]) {
 #pragma unroll
   for (int n = 0; n < N; ++n) {

@@ -156,7 +156,7 @@ __global__ __launch_bounds__(kWgmmaThreads, D <= 64 ? 2 : 1) void wgmma_kernel(T
     pin(o);
     pin(s);
     if (i + 1 < num) queue_scores<M, D>(s, queries, ring.k(i + 1));
-    queue_sum<M, D>(o, weights, ring.v(i));
+    queue_sum<M, D>(o, weights, ring.v(i), new_span);
     if constexpr (kBytes) ring.step(i);  // widens a tile while the tensor cores work
     wgmma_wait<1>();                     // the next scores; nothing after the last tile
     pin(s);

@@ -156,12 +156,18 @@ __device__ void queue_scores(float (&s)[kKvTile / 8][4], const Queries<T, T, D>&
   wgmma_commit();
 }
 
-// o += weights · v, queued.
+// o += weights · v, queued; where o is new, without what it was. To set it to zero instead would
+// make the products wait for each other (ptxas: C7514).
 template <typename T, int D>
-__device__ void queue_sum(float (&o)[D / 8][4], const uint32_t (&w)[kKvTile / 16][4], uint32_t v) {
+__device__ void queue_sum(float (&o)[D / 8][4],
+                          const uint32_t (&w)[kKvTile / 16][4],
+                          uint32_t v,
+                          bool is_new) {
   wgmma_fence();
 #pragma unroll
-  for (int n = 0; n < kKvTile / 16; ++n) wgmma<T, 1>(o, w[n], descriptor(v + n * 16 * 128), 1);
+  for (int n = 0; n < kKvTile / 16; ++n) {
+    wgmma<T, 1>(o, w[n], descriptor(v + n * 16 * 128), n > 0 || !is_new);
+  }
   wgmma_commit();
 }
 

@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "backend/cuda/activation.cuh"
 #include "backend/cuda/gemm_weight.cuh"
@@ -91,10 +92,11 @@ struct TilePlace {
   }
 };
 
-// How many neighbours of a row of out can be stored at once: 8 or 2 of 16 bits, or 1.
+// How many neighbours of a row of out can be stored at once: 8 or 2 of 16 bits, 4 of f32, or 1.
 inline int stored_at_once(const BoxedArgs& a) {
-  if (a.out_type == DType::f32) return 1;
   const auto at = reinterpret_cast<uintptr_t>(a.out);
+  if (a.out_type == DType::f32)
+    return a.out_stride % 4 == 0 && a.rows % 4 == 0 && at % 16 == 0 ? 4 : 1;
   if (a.out_stride % 8 == 0 && a.rows % 8 == 0 && at % 16 == 0) return 8;
   return a.out_stride % 2 == 0 && at % 4 == 0 ? 2 : 1;
 }
@@ -122,6 +124,11 @@ __device__ inline float gated(const BoxedArgs& a, float gate, float up) {
   if (a.gate_rounds) gate = to_float(from_float<T>(gate)), up = to_float(from_float<T>(up));
   return activated(gate, a.activation) * up;
 }
+// Whether kernels of a width, in rows of x, have gates: Gate::kMaxRows.
+template <typename T, int kWidth>
+inline constexpr bool kGates = sizeof(T) == 2 &&
+                               (kWidth <= Gate::kMaxRows || std::is_same_v<T, __half>);
+
 // The row of a tile that has the gate of the tile's column `c` of out.
 __device__ inline int gate_row(int c) { return c / 8 * 16 + c % 8; }
 
@@ -171,6 +178,7 @@ CUtensorMap encode_map(const Tensor& t,
                        const cuuint32_t (&box)[kDims]) {
   const auto bytes = static_cast<cuuint32_t>(dtype_bytes(t.type));
   const CUtensorMapDataType type = bytes == 1             ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                   : t.type == DType::f32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                    : t.type == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                                           : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   cuuint64_t byte_strides[kDims - 1];

@@ -102,15 +102,19 @@ __device__ FourSums<SumOf<T>> add_ranges(uint8_t* memory, int t, int column) {
 // Four neighbours of a row, the first of weight row `row`.
 __device__ inline void store_four(const WideArgs& w, int64_t at, int row, const float (&y)[4]) {
   const BoxedArgs& a = w.a;
-  if (w.at_once == 8 && row + 3 < a.rows) {
+  if (w.at_once == 4) {
+    *reinterpret_cast<float4*>(static_cast<float*>(a.out) + at) = {y[0], y[1], y[2], y[3]};
+    return;
+  }
+  if (w.at_once == 8) {
     const bool f16 = a.out_type == DType::f16;
     *reinterpret_cast<uint2*>(static_cast<__half*>(a.out) + at) =
         f16 ? uint2{two_of<__half>(y[0], y[1]), two_of<__half>(y[2], y[3])}
             : uint2{two_of<__nv_bfloat16>(y[0], y[1]), two_of<__nv_bfloat16>(y[2], y[3])};
     return;
   }
-  store_two(a, w.at_once > 1, at, row, y[0], y[1]);
-  if (row + 2 < a.rows) store_two(a, w.at_once > 1, at + 2, row + 2, y[2], y[3]);
+  store_two(a, w.at_once == 2, at, row, y[0], y[1]);
+  if (row + 2 < a.rows) store_two(a, w.at_once == 2, at + 2, row + 2, y[2], y[3]);
 }
 
 // Gates times ups. A row has 64 of them in a tile.
@@ -264,7 +268,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
       }
     }
     sync_cluster();
-    if constexpr (sizeof(T) == 2 && C::kWidth <= Gate::kMaxRows) {
+    if constexpr (kGates<T, C::kWidth>) {
       if (w.a.gated) store_gated_tile<T, C>(w, memory, place);
     }
     if (!w.a.gated) store_tile<T, C>(w, memory, place);
@@ -281,7 +285,7 @@ void run_wide(const BoxedArgs& a, const Tensor& x, const Tensor& weight, cudaStr
   using R = WideRing<C>;
   constexpr auto kKernel = wide_kernel<T, C>;
   allow_shared<kKernel>(R::kBytes, "wide");
-  CHECK(!a.gated || C::kWidth <= Gate::kMaxRows);
+  CHECK(!a.gated || (kGates<T, C::kWidth>));
   const WideArgs w{a, ceil_div(a.rows, kTileRows), ceil_div(a.n, C::kWidth), stored_at_once(a)};
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -61,7 +61,7 @@ struct PersistentArgs {
   int in_group;            // TilePlace
   int whole, parts;        // tiles that are not cut come first; parts of each other one
   int items;               // tiles and parts of tiles
-  int store_at_once;       // neighbours of a row of out: 8 or 2 of 16 bits, or 1
+  int store_at_once;       // neighbours of a row of out: 8 or 2 of 16 bits, 4 of f32, or 1
 };
 
 // The place of block `rank` among the `blocks` that share x.
@@ -312,13 +312,17 @@ struct Multiplier {
       using Room = typename R::Room;
       constexpr bool kWhole = kNow == kTiles;
       const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(memory));
-      if constexpr (sizeof(T) == 2 && kTiles * 8 <= Gate::kMaxRows) {
+      if constexpr (kGates<T, R::kWidth>) {
         if (s.a.gated) return store_gated<T, Room, kWhole>(s.a, out, sum, to, place, half);
       }
-      if (s.store_at_once < 8) {
+      if (s.store_at_once < 4) {
         store_any<T, Room>(s.a, s.store_at_once == 2, sum, memory, place, half);
-      } else if constexpr (sizeof(T) == 2) {  // out is of the same type
-        store_boxes<T, T, Room, kWhole>(s.a, out, sum, terms, to, place, half);
+      } else if constexpr (sizeof(T) == 2) {  // out is of the same type or f32
+        if (s.store_at_once == 4) {
+          store_floats<T, Room, kWhole>(s.a, out, sum, terms, to, place, half);
+        } else {
+          store_boxes<T, T, Room, kWhole>(s.a, out, sum, terms, to, place, half);
+        }
       } else if (s.a.out_type == DType::f16) {
         store_boxes<T, __half, Room, kWhole>(s.a, out, sum, terms, to, place, half);
       } else {
@@ -437,21 +441,24 @@ void run_persistent(const BoxedArgs& a,
   using R = PersistentRing<kTiles, kSpills>;
   constexpr auto kKernel = wide_persistent_kernel<T, kTiles, kBlocks, kSpills>;
   allow_shared<kKernel>(R::kBytes, "wide");
-  CHECK(!a.gated || R::kWidth <= Gate::kMaxRows);
+  CHECK(!a.gated || (kGates<T, R::kWidth>));
   const int row_tiles = ceil_div(a.rows, kBlocks * kTileRows), x_tiles = ceil_div(a.n, R::kWidth);
   const int at_once = num_sms / kBlocks;
   const TileCut cut = cut_tiles(row_tiles * x_tiles, R::kWidth, at_once);
   const int group = tiles_in_group(row_tiles, kInGroup / kBlocks);
   int stored = stored_at_once(a);
-  if (sizeof(T) == 2 && a.out_type != weight.type) stored = std::min(stored, 2);
+  const bool floats = a.out_type == DType::f32;
+  if (floats && sizeof(T) == 1) stored = 1;
+  if (!floats && sizeof(T) == 2 && a.out_type != weight.type) stored = std::min(stored, 2);
   const PersistentArgs s{a,         splits,    row_tiles, x_tiles, group,
                          cut.whole, cut.parts, cut.items, stored};
   const CUtensorMap weights = weight_map(weight, a.gated);
   // Any map will do if sums are not stored by one.
-  const CUtensorMap out = s.store_at_once < 8
+  const CUtensorMap out = s.store_at_once < 4
                               ? weights
                               : tensor_map({a.out, a.out_type, a.n, a.out_cols(), a.out_stride},
-                                           R::Room::kRows, a.gated ? kRowBytes / 2 : kRowBytes);
+                                           floats ? R::Room::kRows / 2 : R::Room::kRows,
+                                           a.gated ? kRowBytes / 2 : kRowBytes);
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;

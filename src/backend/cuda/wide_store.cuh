@@ -1,5 +1,5 @@
 // How a tile's sums get from the registers of wide_persistent.cu's warpgroups to `out`: scaled, and
-// in 16 bits by tensor map from shared memory, while the next tile is multiplied.
+// by tensor map from shared memory, while the next tile is multiplied.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@ inline constexpr int kPersistentHalf = 64;  // weight rows of a warpgroup
 inline constexpr int kSumPitch = (kPersistentHalf + 4) * 4;
 
 // Shared memory behind the ring, for each warpgroup: boxes of kRows rows of x by 64 weight rows in
-// 16 bits, kBoxes of them on their way to `out` at a time; or kSumRows rows of sums.
+// 16 bits, kBoxes of them on their way to `out` at a time; in f32 a box's memory has two of half as
+// many rows by 32 weight rows; or kSumRows rows of sums.
 template <int kTiles>
 struct StoreRoom {
   static constexpr int kRows = kTiles >= 16 ? kTiles * 2 : kTiles * 8;
@@ -23,6 +24,7 @@ struct StoreRoom {
   static constexpr int kBytes = kTiles >= 16 ? kBoxes * kBoxBytes : 8 * 1024;
   static constexpr int kSumRows = kTiles == 24 ? 24 : kTiles >= 16 ? 32 : 16;
   static_assert(kBoxes * kBoxBytes <= kBytes && kSumRows * kSumPitch <= kBytes);
+  static_assert(kBoxBytes / 2 % 1024 == 0);  // where the swizzle begins
 };
 
 // A tile's first weight row and first row of x, and in how many parts it was cut.
@@ -52,6 +54,10 @@ __device__ inline void stmatrix_trans(uint32_t address, const uint32_t (&r)[4]) 
 #endif
 }
 
+__device__ inline void store_shared(uint32_t address, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
+}
+
 // Two matrices, whose rows lanes 0 to 15 have the addresses of.
 __device__ inline void stmatrix_trans(uint32_t address, const uint32_t (&r)[2]) {
 #if SLUICE_HAS_WGMMA
@@ -72,8 +78,33 @@ struct TwoTerms {
   }
 };
 
-// A warpgroup's tile to out in 16 bits, by boxes that begin at `column` of out. Room: StoreRoom of
-// the kernel, at `memory`; a tile that was cut has fewer tiles of x (kTiles) than that is for.
+// A warpgroup's tile to out, kNow tiles of x (of kTiles) at a time, by way of a box's memory. Room:
+// StoreRoom of the kernel; a tile that was cut has fewer tiles of x than that is for.
+// put(first, at): tiles from `first` on into the memory that begins at `at`. send(x, at): that
+// memory to rows of out from x on.
+template <typename Room, bool kWhole, int kTiles, int kNow, typename Put, typename Send>
+__device__ __forceinline__ void store_in_turns(
+    const BoxedArgs& a, const PersistentPlace& place, int half, const Put& put, const Send& send) {
+  static_assert(kTiles % kNow == 0);
+  const bool leads = threadIdx.x % 128 == 0;
+  const int first_row = place.row + half * kPersistentHalf;
+#pragma unroll
+  for (int first = 0; first < kTiles; first += kNow) {
+    const int at = first / kNow % Room::kBoxes * Room::kBoxBytes;
+    if (leads) wait_until_read<kWhole ? Room::kBoxes - 1 : 0>();
+    sync_half(half);
+    put(first, at);
+    publish_writes();
+    sync_half(half);
+    const int x = place.x + first * 8;
+    if (leads) {
+      if (x < a.n && first_row < a.rows) send(x, at);
+      commit_stores();  // of nothing as well, so that each box's memory has one to wait for
+    }
+  }
+}
+
+// In 16 bits, by boxes that begin at `column` of out. Room: at `memory`.
 // put(t, at): tiles t and t + 1 of x into a box, whose tiles of kBytes each begin at `at`.
 template <typename Room, bool kWhole, int kTiles, int kBytes, typename Put>
 __device__ __forceinline__ void store_in_boxes(const BoxedArgs& a,
@@ -83,25 +114,15 @@ __device__ __forceinline__ void store_in_boxes(const BoxedArgs& a,
                                                const PersistentPlace& place,
                                                int half,
                                                const Put& put) {
-  constexpr int kNow = Room::kRows / 8;  // tiles at a time
-  static_assert(kNow % 2 == 0 && kTiles % kNow == 0);
-  const bool leads = threadIdx.x % 128 == 0;
-  const int first_row = place.row + half * kPersistentHalf;
+  constexpr int kNow = Room::kRows / 8;
+  static_assert(kNow % 2 == 0);
+  store_in_turns<Room, kWhole, kTiles, kNow>(
+      a, place, half,
+      [&](int first, int at) {
 #pragma unroll
-  for (int first = 0; first < kTiles; first += kNow) {
-    const int at = first / kNow % Room::kBoxes * Room::kBoxBytes;
-    if (leads) wait_until_read<kWhole ? Room::kBoxes - 1 : 0>();
-    sync_half(half);
-#pragma unroll
-    for (int t = 0; t < kNow; t += 2) put(first + t, at + t * kBytes);
-    publish_writes();
-    sync_half(half);
-    const int x = place.x + first * 8;
-    if (leads) {
-      if (x < a.n && first_row < a.rows) store_box(out, column, x, memory + at);
-      commit_stores();  // of nothing as well, so that each box's memory has one to wait for
-    }
-  }
+        for (int t = 0; t < kNow; t += 2) put(first + t, at + t * kBytes);
+      },
+      [&](int x, int at) { store_box(out, column, x, memory + at); });
 }
 
 // Sums, scaled.
@@ -131,6 +152,49 @@ __device__ inline void store_boxes(const BoxedArgs& a,
                                      scaled<T>(a, d[3], x + 1, terms.lower));
         }
         stmatrix_trans(to + at, r);
+      });
+}
+
+// Sums in f32, of operands in 16 bits: two boxes of 32 columns.
+template <typename T, typename Room, bool kWhole, int kTiles>
+__device__ inline void store_floats(const BoxedArgs& a,
+                                    const CUtensorMap& out,
+                                    const float (&sum)[kTiles][4],
+                                    const TwoTerms& terms,
+                                    uint32_t memory,
+                                    const PersistentPlace& place,
+                                    int half) {
+  constexpr int kNow = Room::kRows / 16;
+  const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int column = place.row + half * kPersistentHalf;
+  // Rows of 128 bytes with the swizzle of the tensor map: four lanes have a row of x and the next,
+  // eight have 32 bytes of a row each, which fall on different banks.
+  const uint32_t box = memory + warp / 2 * (Room::kBoxBytes / 2) + lane / 4 % 4 * 4;
+  auto place_of = [&](int row, int lower) {  // of eight rows, the upper or lower weight row
+    const int chunk = warp % 2 * 4 + lane / 16 + lower * 2;
+    return row * kRowBytes + (chunk ^ row) * 16;
+  };
+  const int row = lane % 4 * 2;
+  const uint32_t to[4] = {box + place_of(row, 0), box + place_of(row + 1, 0),
+                          box + place_of(row, 1), box + place_of(row + 1, 1)};
+  store_in_turns<Room, kWhole, kTiles, kNow>(
+      a, place, half,
+      [&](int first, int at) {
+#pragma unroll
+        for (int t = 0; t < kNow; ++t) {
+          const float(&d)[4] = sum[first + t];
+          const int x = place.x + (first + t) * 8 + row;
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            store_shared(to[j] + at + t * 8 * kRowBytes,
+                         scaled<T>(a, d[j], x + j % 2, j < 2 ? terms.upper : terms.lower));
+          }
+        }
+      },
+      [&](int x, int at) {
+        store_box(out, column, x, memory + at);
+        if (column + 32 < a.rows) store_box(out, column + 32, x, memory + at + Room::kBoxBytes / 2);
       });
 }
 

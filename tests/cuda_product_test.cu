@@ -67,6 +67,19 @@ std::vector<T> random_values(int64_t num, unsigned seed, float size) {
   return v;
 }
 
+// Memory for blocks that begin tiles for each other.
+Handover handover() {
+  static const Handover h = [] {
+    Handover made;
+    made.bytes = 64 << 20;
+    check(cudaMalloc(&made.sums, static_cast<size_t>(made.bytes)), "handover");
+    check(cudaMalloc(&made.flags, Handover::kFlagBytes), "handover");
+    check(cudaMemset(made.flags, 0, Handover::kFlagBytes), "handover");
+    return made;
+  }();
+  return h;
+}
+
 struct Case {
   int64_t n, rows, cols;
   bool bias, f32_out;
@@ -175,7 +188,8 @@ class Product {
     std::vector<X> none(static_cast<size_t>(c_.n * c_.rows));
     for (int splits : kNarrowSplits) {
       // width -1: narrow(), 0: wide(), else wide_persistent() with tiles of that width.
-      auto product = [&](int64_t first, int64_t num, int sms, int width, int blocks = 0) {
+      auto product = [&](int64_t first, int64_t num, int sms, int width, int blocks = 0,
+                         Handover shared = {}) {
         OnDevice<X> out(none);
         Tensor from{dx.data() + first * c_.cols, weight_.type, num, c_.cols, c_.cols};
         const float* scale = x_scale.data() + first;
@@ -183,7 +197,7 @@ class Product {
         if (width > 0) {
           const Tensor weight{dw_.data(), weight_.type, c_.rows, c_.cols, c_.cols};
           wide_persistent(boxed_args(to, scale, weight_), from, weight, splits, sms, nullptr,
-                          {width, blocks});
+                          {width, blocks, shared});
         } else if (width < 0) {
           narrow(to, from, scale, weight_, splits, true, nullptr);
         } else {
@@ -211,19 +225,32 @@ class Product {
       }
       // Every way to spread it over clusters.
       for (const Spread& s :
-           {Spread{2, 1, 32}, Spread{3, 1, 32}, Spread{4, 1, 32}, Spread{4, 2, 32},
-            Spread{2, 1, 64}, Spread{2, 1, 128}, Spread{2, 1, 256}, Spread{3, 1, 64},
-            Spread{3, 1, 128}, Spread{3, 1, 256}, Spread{4, 1, 64}, Spread{4, 1, 128},
-            Spread{4, 1, 256}, Spread{4, 2, 64}, Spread{4, 2, 128}, Spread{8, 1, 256}}) {
+           {Spread{2, 1, 32},        Spread{3, 1, 32},       Spread{4, 1, 32},
+            Spread{4, 2, 32},        Spread{2, 1, 64},       Spread{2, 1, 128},
+            Spread{2, 1, 256},       Spread{3, 1, 64},       Spread{3, 1, 128},
+            Spread{3, 1, 256},       Spread{4, 1, 64},       Spread{4, 1, 128},
+            Spread{4, 1, 256},       Spread{4, 2, 64},       Spread{4, 2, 128},
+            Spread{8, 1, 256},       Spread{2, 1, 64, true}, Spread{2, 1, 128, true},
+            Spread{2, 1, 256, true}, Spread{3, 1, 64, true}, Spread{3, 1, 128, true},
+            Spread{3, 1, 256, true}}) {
         if (s.cluster * s.ranges != splits) continue;
-        if (s.width == 256 && weight_.type == DType::f8) continue;
+        if ((s.apart || s.width == 256) && weight_.type == DType::f8) continue;
         for (int64_t num : {int64_t{1}, int64_t{40}, int64_t{65}, int64_t{200}, c_.n}) {
           OnDevice<X> out(none);
           wide({out.data(), type_, num, c_.rows, c_.rows},
                {dx.data(), weight_.type, num, c_.cols, c_.cols}, x_scale.data(), weight_, splits,
-               132, nullptr, s);
+               132, nullptr, s, handover());
           check(cudaDeviceSynchronize(), "spread");
-          expect_bits(out.get(), 0, num, -1000 * s.cluster - s.width);
+          expect_bits(out.get(), 0, num, -1000 * s.cluster - s.width - s.apart);
+        }
+      }
+      // More tiles than multiprocessors in even shares: twice, since flags are to be left as found.
+      for (int width : {32, 64}) {
+        for (int sms : {1, 2, 3, 4, 8}) {
+          for (int64_t num : {1, width - 1, width, width}) {
+            const int64_t first = num == 1 ? 5 : 0;
+            expect_bits(product(first, num, sms, width, 1, handover()), first, num, -width);
+          }
         }
       }
       for (int width : {32, 64, 128, 192, 256}) {
@@ -277,11 +304,11 @@ class Product {
                       static_cast<long>(c_.cols), splits, width, more);
         };
         for (const Spread& s : {Spread{2, 1, 32}, Spread{3, 1, 64}, Spread{4, 1, 128},
-                                Spread{4, 2, 32}, Spread{4, 1, 256}}) {
+                                Spread{4, 2, 32}, Spread{4, 1, 256}, Spread{3, 1, 128, true}}) {
           if (s.cluster * s.ranges != splits) continue;
-          if (s.width == 256 && weight_.type == DType::f8) continue;
+          if ((s.apart || s.width == 256) && weight_.type == DType::f8) continue;
           expect_same(s.width, s.cluster, [&](const Tensor& to) {
-            wide(to, from, x_scale.data(), weight_, splits, 132, nullptr, s);
+            wide(to, from, x_scale.data(), weight_, splits, 132, nullptr, s, handover());
           });
         }
         for (int width : {32, 64, 128, 192, 256}) {
@@ -344,11 +371,12 @@ class Product {
           }
           for (const Spread& s :
                {Spread{2, 1, 32}, Spread{3, 1, 64}, Spread{4, 1, 32}, Spread{4, 2, 32},
-                Spread{4, 2, 64}, Spread{4, 1, 128}, Spread{2, 1, 256}}) {
+                Spread{4, 2, 64}, Spread{4, 1, 128}, Spread{2, 1, 256}, Spread{2, 1, 64, true},
+                Spread{3, 1, 128, true}, Spread{3, 1, 256, true}}) {
             if (s.cluster * s.ranges != splits) continue;
             if (s.width > Gate::kMaxRows && type_ != DType::f16) continue;
             expect("spread", s.width, s.cluster, [&](const Tensor& out) {
-              wide(out, from, nullptr, gated, splits, 132, nullptr, s);
+              wide(out, from, nullptr, gated, splits, 132, nullptr, s, handover());
             });
           }
           for (int width : {32, 64, 128, 192, 256}) {
@@ -360,6 +388,10 @@ class Product {
                                   nullptr, {width, blocks});
                 });
               }
+              expect("shares", width, sms, [&](const Tensor& out) {
+                wide_persistent(boxed_args(out, nullptr, gated), from, weight, splits, sms, nullptr,
+                                {width, 1, handover()});
+              });
             }
           }
         }
@@ -709,6 +741,13 @@ class TimedShape {
       print("narrow",
             [&](const GemmWeight& w) { narrow(to_, from_, nullptr, w, splits, true, nullptr); });
     print("wide", [&](const GemmWeight& w) { wide(to_, from_, nullptr, w, splits, sms, nullptr); });
+    for (int width : {64, 128, 256}) {
+      if ((splits != 2 && splits != 3) || width >= 2 * n_ || width * 4 < n_) continue;
+      print("apart x " + std::to_string(width), [&](const GemmWeight& w) {
+        wide(to_, from_, nullptr, w, splits, sms, nullptr, Spread{splits, 1, width, true},
+             handover());
+      });
+    }
     for (int width : {32, 64, 128, 256}) {
       if (splits == 1 || width >= 2 * n_ || width * 4 < n_) continue;
       const bool two = splits == 8 && width < 256;
@@ -727,6 +766,12 @@ class TimedShape {
                           splits, sms, nullptr, {width, blocks});
         });
       }
+      if (splits > 1 || width > 64 || width < n_) continue;
+      print(std::to_string(width) + " in shares", [&](const GemmWeight& w) {
+        wide_persistent(boxed_args(to_, nullptr, w), from_,
+                        {const_cast<void*>(w.data), DType::bf16, s_.rows, s_.cols, s_.cols}, splits,
+                        sms, nullptr, {width, 1, handover()});
+      });
     }
   }
 
@@ -819,7 +864,9 @@ void time_shapes(const std::vector<int64_t>& rows) {
   const Shape shapes[] = {{"gate_up", 37888, 3584, {1, 0}},
                           {"down", 3584, 18944, {4, 8}},
                           {"qkv", 4608, 3584, {3, 4}},
-                          {"o", 3584, 3584, {4, 8}}};
+                          {"o", 3584, 3584, {4, 8}},
+                          {"gate_up of 14B", 34816, 5120, {1, 0}},
+                          {"down of 14B", 5120, 17408, {3, 4}}};
   for (const Shape& s : shapes) {
     for (int64_t n : rows) TimedShape(s, n).run();
   }

@@ -41,7 +41,7 @@ class GemmChoices {
  public:
   // Raised when a line's layout or meaning changes, or when there are other kernels to choose from:
   // files of other versions are ignored.
-  static constexpr int kVersion = 7;
+  static constexpr int kVersion = 8;
 
   const GemmChoice* find(const GemmKey& key) const {
     auto it = choices_.find(key);

@@ -166,6 +166,7 @@ void CudaBackend::reserve_lanes(int lanes, int marks) {
     if (!lanes_[i].products.data()) lanes_[i].products = allocate(Gemm::kWorkspace);
     if (!lanes_[i].scratch.data()) lanes_[i].scratch = allocate(scratch_bytes());
   }
+  check(cudaStreamSynchronize(stream_), "memory");  // it is zero before a lane uses it
   add_marks(marks);
 }
 

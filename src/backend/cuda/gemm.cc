@@ -31,7 +31,13 @@ Gemm::Gemm(int device, bool deterministic) : deterministic_(deterministic) {
   num_sms_ = prop.multiProcessorCount;
   check(cublasLtCreate(&handle_), "start");
   check(cudaMalloc(&own_workspace_, kWorkspace), "workspace");
+  check(cudaMemset(own_workspace_, 0, kWorkspace), "workspace");
   workspace_ = own_workspace_;
+}
+
+Handover Gemm::handover() const {
+  auto* flags = static_cast<std::byte*>(workspace_) + kScratch;
+  return {workspace_, int64_t{kScratch}, reinterpret_cast<uint32_t*>(flags)};
 }
 
 Gemm::~Gemm() {
@@ -58,7 +64,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> Gemm::candidates(const Problem& p, 
     check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
           "preference");
   };
-  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, size_t{kWorkspace});
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, size_t{kScratch});
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p.align_a);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.align_bc);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.align_bc);
@@ -118,7 +124,7 @@ void Gemm::run_own(const GemmChoice& choice, const Product& p, cudaStream_t stre
     case GemmKernel::narrow:
       return narrow(p.out, p.typed, p.f8.scale, p.w, choice.splits, deterministic_, stream);
     case GemmKernel::wide:
-      return wide(p.out, p.typed, p.f8.scale, p.w, choice.splits, num_sms_, stream);
+      return wide(p.out, p.typed, p.f8.scale, p.w, choice.splits, num_sms_, stream, {}, handover());
     case GemmKernel::cublas:
       break;
   }
@@ -138,15 +144,16 @@ GemmChoice Gemm::default_choice(const Product& p) const {
 
 // Ranges of columns enough to occupy most of a large GPU at few rows, by the weight's shape alone.
 // Clusters that are all there at once serve any number of rows; with more of them, blocks that
-// share a multiprocessor are faster for few rows.
-GemmChoice Gemm::invariant_choice(const Product& p) {
+// share a multiprocessor are faster for few rows, and so are even shares.
+GemmChoice Gemm::invariant_choice(const Product& p) const {
   if (!can_wide(p.typed, p.w)) return {};
   const int64_t tiles = (p.w.rows + 127) / 128;
   int splits = 8;
   for (int few : {4, 3, 2, 1})
     if (tiles * few >= 96) splits = few;
   const bool clusters = splits > 1 && splits < 8 && tiles <= clusters_at_once(splits);
-  const int64_t most_narrow = clusters ? 0 : splits == 1 ? kMaxSkinny : kMaxTall;
+  const bool without_narrow = clusters || (splits == 1 && wide_in_shares(p.w, num_sms_));
+  const int64_t most_narrow = without_narrow ? 0 : splits == 1 ? kMaxSkinny : kMaxTall;
   return {p.x.rows <= most_narrow ? GemmKernel::narrow : GemmKernel::wide, splits};
 }
 

@@ -18,6 +18,7 @@
 
 #include "backend/cuda/elementwise.cuh"
 #include "backend/cuda/gemm_weight.cuh"
+#include "backend/cuda/handover.cuh"
 #include "backend/gemm_choices.h"
 #include "tensor/tensor.h"
 
@@ -76,7 +77,8 @@ class Gemm {
                    cudaStream_t stream);
   void load_choices();
   void save_choices() const;
-  static constexpr size_t kWorkspace = 64 << 20;
+  // Memory of products: theirs to use, and flags, which are zero between them.
+  static constexpr size_t kScratch = 64 << 20, kWorkspace = kScratch + Handover::kFlagBytes;
   // So many bytes that products use from here on, for one stream at a time; null: its own.
   void use_workspace(void* memory) { workspace_ = memory ? memory : own_workspace_; }
 
@@ -90,8 +92,9 @@ class Gemm {
   // For a product that was not timed.
   GemmChoice default_choice(const Product& product) const;
   // In deterministic mode: a row's bits depend on the weight alone.
-  static GemmChoice invariant_choice(const Product& product);
+  GemmChoice invariant_choice(const Product& product) const;
   static bool takes(const GemmChoice& choice, const Product& product);
+  Handover handover() const;
   // By a kernel of ours.
   void run_own(const GemmChoice& choice, const Product& product, cudaStream_t stream) const;
   // `choice`: of the key, null if there is none.

@@ -91,7 +91,7 @@ class Gemm::Problem {
                      cudaStream_t stream) const {
     float one = 1, zero = 0;
     return cublasLtMatmul(handle, op, &one, p.w.data, a, p.typed.data, b, &zero, p.out.data, c,
-                          p.out.data, c, &algo, workspace, kWorkspace, stream);
+                          p.out.data, c, &algo, workspace, kScratch, stream);
   }
 
   cublasLtMatmulDesc_t op = nullptr;

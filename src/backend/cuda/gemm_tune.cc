@@ -57,7 +57,7 @@ class Gemm::Timer {
     // As in a step, where graphs run up to so many rows, and some small kernel makes the input.
     as_graph_ = first.out.rows <= kMostGraphed;
     const Tensor& x = first.x;
-    auto fit = static_cast<int64_t>(kWorkspace / sizeof(float)) / x.cols;
+    auto fit = static_cast<int64_t>(kScratch / sizeof(float)) / x.cols;
     sum_ = {workspace, DType::f32, std::min(x.rows, fit), x.cols, x.cols};
   }
   ~Timer() {
@@ -112,10 +112,11 @@ std::vector<GemmChoice> Gemm::own_candidates(const Product& p) const {
   const bool i8 = p.w.type == DType::i8;
   std::vector<GemmChoice> list{{GemmKernel::tall}};
   if (!i8 || p.x.rows <= 2 * kMaxSkinny) list.push_back({GemmKernel::skinny});
-  const bool is_wide = i8 || p.x.rows > kMaxSkinny;
+  const bool is_wide = i8 || p.x.rows > kMaxSkinny || wide_in_shares(p.w, num_sms_);
   for (int splits : kNarrowSplits) {
     list.push_back({GemmKernel::narrow, splits});
-    if (is_wide && (splits == 1 || wide_spread(p.w, p.x.rows, splits, num_sms_).cluster > 1))
+    if (is_wide &&
+        (splits == 1 || wide_spread(p.w, p.x.rows, splits, num_sms_, handover()).cluster > 1))
       list.push_back({GemmKernel::wide, splits});
   }
   std::erase_if(list, [&](const GemmChoice& c) { return !takes(c, p); });

@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "backend/cuda/gemm_weight.cuh"
+#include "backend/cuda/handover.cuh"
 
 namespace sluice::cuda {
 
@@ -53,9 +54,11 @@ inline bool fits_gate(const Tensor& out, const GemmWeight& w) {
 bool can_wide(const Tensor& x, const GemmWeight& w);
 // How wide() cuts ranges of columns where there are few tiles: blocks of a cluster, ranges of each,
 // and rows of x of a block: 32, 64, 128, or with one range and not in f8 256. A cluster of 1: a
-// block has all ranges of a tile.
+// block has all ranges of a tile. Apart: blocks are no cluster, and leave their sums in global
+// memory for the last of them, which adds them up; one range each, 64 rows or more.
 struct Spread {
   int cluster = 1, ranges = 1, width = 128;
+  bool apart = false;
 };
 void wide(Tensor out,
           Tensor x,
@@ -64,13 +67,17 @@ void wide(Tensor out,
           int splits,
           int num_sms,
           cudaStream_t stream,
-          std::optional<Spread> spread = {});
+          std::optional<Spread> spread = {},
+          Handover handover = {});
+// Whether it gives blocks even shares of few rows' boxes (Handover) where it has one range.
+bool wide_in_shares(const GemmWeight& w, int num_sms);
 // Clusters of so many blocks that are there at a time: a cluster does not cross the boundaries of
 // groups of multiprocessors, so that some stay without a block.
 int clusters_at_once(int blocks);
 // As is probably fastest, by the number of rows too, and what wide() does where it is not told: it
 // changes no bit.
-Spread wide_spread(const GemmWeight& w, int64_t n, int splits, int num_sms);
+Spread wide_spread(
+    const GemmWeight& w, int64_t n, int splits, int num_sms, const Handover& handover);
 
 bool can_tall(const Tensor& x, const GemmWeight& w);
 void tall(Tensor out,

@@ -23,9 +23,10 @@ constexpr int kWideThreads = 384;  // a warpgroup that copies (one warp of it), 
 constexpr int kWidePitch = kTileRows + 4;  // of the sums, 4 bytes each
 
 // How a product is cut: tiles of eight rows of x in a block's tile, blocks of a cluster, and ranges
-// of columns of a block.
-template <int kTiles_, int kCluster_, int kRanges_>
+// of columns of a block; apart: Spread.
+template <int kTiles_, int kCluster_, int kRanges_, bool kApart_ = false>
 struct Cut {
+  static constexpr bool kApart = kApart_;
   static constexpr int kTiles = kTiles_, kWidth = 8 * kTiles, kCluster = kCluster_;
   static constexpr int kRanges = kRanges_, kSplits = kCluster * kRanges;
 };
@@ -47,6 +48,7 @@ struct WideArgs {
   BoxedArgs a;
   int row_tiles, x_tiles;
   int at_once;  // neighbours of a row of out that can be stored: stored_at_once()
+  Handover handover;
 };
 
 // A block's tile, its first weight row, and its place in its cluster.
@@ -163,6 +165,63 @@ __device__ void store_tile(const WideArgs& w, uint8_t* memory, const Place& plac
 }
 
 template <typename T, typename C>
+__device__ void store_tiles(const WideArgs& w, uint8_t* memory, const Place& place) {
+  if constexpr (kGates<T, C::kWidth>) {
+    if (w.a.gated) return store_gated_tile<T, C>(w, memory, place);
+  }
+  store_tile<T, C>(w, memory, place);
+}
+
+template <int kTiles, typename S>
+__device__ __forceinline__ void put_sums(S* sums, const S (&sum)[kTiles][4], int warp, int lane) {
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      sums[(t * 8 + lane % 4 * 2 + j % 2) * kWidePitch + warp * 16 + lane / 4 + j / 2 * 8] =
+          sum[t][j];
+  }
+}
+
+// Leaves a block's sums for the last one of its tile. True in that one, which has all sums then. By
+// all threads that multiply.
+template <typename C>
+__device__ __forceinline__ bool gather(const Handover& h, float (&sum)[C::kTiles][4]) {
+  constexpr int kThreads = 256;
+  __shared__ bool last;
+  const auto block = static_cast<int>(blockIdx.x), tile = block / C::kCluster;
+  auto place = [&](int part, int t) {
+    const int64_t at = static_cast<int64_t>(tile * C::kCluster + part) * C::kTiles + t;
+    return static_cast<float4*>(h.sums) + at * kThreads + threadIdx.x;
+  };
+#pragma unroll
+  for (int t = 0; t < C::kTiles; ++t)
+    __stcg(place(block % C::kCluster, t), {sum[t][0], sum[t][1], sum[t][2], sum[t][3]});
+  __threadfence();
+  sync_multiplying();
+  if (threadIdx.x == 0) {
+    last = atomicAdd(h.flags + tile, 1u) == C::kCluster - 1;
+    if (last) h.flags[tile] = 0;  // for the next kernel
+    __threadfence();
+  }
+  sync_multiplying();
+  if (!last) return false;
+#pragma unroll
+  for (int t = 0; t < C::kTiles; ++t) {
+    float4 part[C::kCluster];
+#pragma unroll
+    for (int k = 0; k < C::kCluster; ++k) part[k] = __ldcg(place(k, t));
+    float total[4] = {};
+#pragma unroll
+    for (int k = 0; k < C::kCluster; ++k)
+      total[0] += part[k].x, total[1] += part[k].y, total[2] += part[k].z, total[3] += part[k].w;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) sum[t][j] = total[j];
+  }
+  return true;
+}
+
+template <typename T, typename C>
 __global__ void __launch_bounds__(kWideThreads, 1)
     wide_kernel(const __grid_constant__ CUtensorMap weights,
                 const __grid_constant__ CUtensorMap x,
@@ -180,7 +239,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   init_ring_barriers(full, empty, R::kStages, 8);
 
-  const Place place(w, C::kCluster);
+  Place place(w, C::kCluster);
   const int boxes = (w.a.cols + kBox - 1) / kBox;
   auto range_at = [&](int i) { return boxes * (place.part * C::kRanges + i) / C::kSplits; };
   const int first = range_at(0), num = range_at(C::kRanges) - first;
@@ -209,8 +268,10 @@ __global__ void __launch_bounds__(kWideThreads, 1)
       }
     }
     __syncwarp();
-    sync_cluster();
-    sync_cluster();
+    if constexpr (!C::kApart) {
+      sync_cluster();
+      sync_cluster();
+    }
   } else {
     take_registers<240>();
     wait_for_inputs();
@@ -259,21 +320,30 @@ __global__ void __launch_bounds__(kWideThreads, 1)
       const bool last = range + 1 == C::kRanges;
       if (last) sync_multiplying();  // all boxes have been read: the ring is free
       auto* sums = reinterpret_cast<SumOf<T>*>(memory + (last ? 0 : R::kSumsAt + range * R::kSums));
+      if constexpr (C::kApart) {
+        float all[C::kTiles][4];
 #pragma unroll
-      for (int t = 0; t < C::kTiles; ++t) {
+        for (int t = 0; t < C::kTiles; ++t) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j)
-          sums[(t * 8 + lane % 4 * 2 + j % 2) * kWidePitch + warp * 16 + lane / 4 + j / 2 * 8] =
-              sum[t][j];
+          for (int j = 0; j < 4; ++j) all[t][j] = sum[t][j];
+        }
+        if (!gather<C>(w.handover, all)) return;
+        put_sums(sums, all, warp, lane);
+      } else {
+        put_sums(sums, sum, warp, lane);
       }
     }
-    sync_cluster();
-    if constexpr (kGates<T, C::kWidth>) {
-      if (w.a.gated) store_gated_tile<T, C>(w, memory, place);
+    if constexpr (C::kApart) {
+      using One = Cut<C::kTiles, 1, 1>;
+      sync_multiplying();
+      place.part = 0;
+      store_tiles<T, One>(w, memory, place);
+    } else {
+      sync_cluster();
+      store_tiles<T, C>(w, memory, place);
+      __syncwarp();
+      sync_cluster();  // nobody leaves while others read
     }
-    if (!w.a.gated) store_tile<T, C>(w, memory, place);
-    __syncwarp();
-    sync_cluster();  // nobody leaves while others read
   }
 #else
   __trap();
@@ -281,17 +351,22 @@ __global__ void __launch_bounds__(kWideThreads, 1)
 }
 
 template <typename T, typename C>
-void run_wide(const BoxedArgs& a, const Tensor& x, const Tensor& weight, cudaStream_t stream) {
+void run_wide(const BoxedArgs& a,
+              const Tensor& x,
+              const Tensor& weight,
+              cudaStream_t stream,
+              const Handover& handover = {}) {
   using R = WideRing<C>;
   constexpr auto kKernel = wide_kernel<T, C>;
   allow_shared<kKernel>(R::kBytes, "wide");
   CHECK(!a.gated || (kGates<T, C::kWidth>));
-  const WideArgs w{a, ceil_div(a.rows, kTileRows), ceil_div(a.n, C::kWidth), stored_at_once(a)};
+  const WideArgs w{a, ceil_div(a.rows, kTileRows), ceil_div(a.n, C::kWidth), stored_at_once(a),
+                   handover};
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
   attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {C::kCluster, 1, 1};
+  attributes[1].val.clusterDim = {C::kApart ? 1 : C::kCluster, 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = static_cast<unsigned>(w.row_tiles * w.x_tiles * C::kCluster);
   config.blockDim = kWideThreads;
@@ -309,7 +384,24 @@ void run_typed(const BoxedArgs& a,
                const Tensor& x,
                const Tensor& weight,
                const Spread& s,
-               cudaStream_t stream) {
+               cudaStream_t stream,
+               const Handover& handover) {
+  if constexpr (sizeof(T) == 2) {
+    if (s.apart) {
+      auto apart = [&](auto tiles) {
+        constexpr int kTiles = decltype(tiles)::value;
+        if (s.cluster == 2)
+          return run_wide<T, Cut<kTiles, 2, 1, true>>(a, x, weight, stream, handover);
+        CHECK(s.cluster == 3);
+        run_wide<T, Cut<kTiles, 3, 1, true>>(a, x, weight, stream, handover);
+      };
+      if (s.width == 64) return apart(std::integral_constant<int, 8>{});
+      if (s.width == 128) return apart(std::integral_constant<int, 16>{});
+      CHECK(s.width == 256);
+      return apart(std::integral_constant<int, 32>{});
+    }
+  }
+  CHECK(!s.apart);
   auto with_tiles = [&](auto tiles) {
     constexpr int kTiles = decltype(tiles)::value;
     if (s.ranges == 2) return run_wide<T, Cut<kTiles, 4, 2>>(a, x, weight, stream);
@@ -353,10 +445,23 @@ int count_clusters() {
 // before and behind them.
 int64_t spread_clocks(const GemmWeight& w, int64_t n, const Spread& s, int num_sms) {
   const int64_t tiles = int64_t{ceil_div(w.rows, kTileRows)} * ceil_div(n, s.width);
+  if (s.apart) {
+    const int64_t box = s.width == 64 ? 420 : s.width == 128 ? 640 : 1104;
+    const int64_t behind = 18000 + 20 * s.width;  // sums go through the L2 cache
+    return ceil_div(tiles * s.cluster, num_sms) *
+           (ceil_div(num_boxes(w), s.cluster) * box + behind);
+  }
   const int64_t at_once = std::clamp(num_sms / s.cluster, 1, clusters_at_once(s.cluster));
   const int64_t of_two = s.ranges == 2 ? 800 : 700;  // with a shorter ring, and a longer one
   const int64_t box = s.width <= 64 ? 420 : s.width == 128 ? of_two : 1104;
   return ceil_div(tiles, at_once) * (ceil_div(num_boxes(w), s.cluster) * box + 15000);
+}
+
+// Whether there is memory for blocks that are no cluster.
+bool can_be_apart(const GemmWeight& w, int64_t n, const Spread& s, const Handover& handover) {
+  const int64_t tiles = int64_t{ceil_div(w.rows, kTileRows)} * ceil_div(n, s.width);
+  return dtype_bytes(w.type) == 2 && (s.cluster == 2 || s.cluster == 3) &&
+         tiles <= Handover::kFlags && tiles * s.cluster * s.width * kTileRows * 4 <= handover.bytes;
 }
 
 }  // namespace
@@ -371,7 +476,12 @@ bool can_wide(const Tensor& x, const GemmWeight& w) {
   return fits_boxes(x, w) && (dtype_bytes(w.type) > 1 || w.scale) && has_wgmma();
 }
 
-Spread wide_spread(const GemmWeight& w, int64_t n, int splits, int num_sms) {
+bool wide_in_shares(const GemmWeight& w, int num_sms) {
+  return has_shares(w.type, w.rows, num_sms);
+}
+
+Spread wide_spread(
+    const GemmWeight& w, int64_t n, int splits, int num_sms, const Handover& handover) {
   if (splits == 1) return {};
   const Spread some = splits == 8 ? Spread{4, 2} : Spread{splits, 1};
   Spread best;
@@ -382,6 +492,10 @@ Spread wide_spread(const GemmWeight& w, int64_t n, int splits, int num_sms) {
   };
   consider({some.cluster, some.ranges, n <= 32 ? 32 : n <= 64 ? 64 : 128});
   if (n > 128 && w.type != DType::f8) consider({splits, 1, 256});
+  for (int width : {64, 128, 256}) {
+    const Spread apart{splits, 1, width, true};
+    if ((width == 64 || n > width / 2) && can_be_apart(w, n, apart, handover)) consider(apart);
+  }
   return best;
 }
 
@@ -392,16 +506,18 @@ void wide(Tensor out,
           int splits,
           int num_sms,
           cudaStream_t stream,
-          std::optional<Spread> spread) {
+          std::optional<Spread> spread,
+          Handover handover) {
   const BoxedArgs a = boxed_args(out, x_scale, w);
   const Tensor weight{const_cast<void*>(w.data), w.type, w.rows, w.cols, w.cols};
-  const Spread s = spread ? *spread : wide_spread(w, a.n, splits, num_sms);
-  if (s.cluster == 1) return wide_persistent(a, x, weight, splits, num_sms, stream);
-  CHECK(s.cluster * s.ranges == splits);
-  if (w.type == DType::f16) return run_typed<__half>(a, x, weight, s, stream);
-  if (w.type == DType::i8) return run_typed<int8_t>(a, x, weight, s, stream);
-  if (w.type == DType::f8) return run_typed<__nv_fp8_e4m3>(a, x, weight, s, stream);
-  run_typed<__nv_bfloat16>(a, x, weight, s, stream);
+  const Spread s = spread ? *spread : wide_spread(w, a.n, splits, num_sms, handover);
+  if (s.cluster == 1)
+    return wide_persistent(a, x, weight, splits, num_sms, stream, {.handover = handover});
+  CHECK(s.cluster * s.ranges == splits && (!s.apart || can_be_apart(w, a.n, s, handover)));
+  if (w.type == DType::f16) return run_typed<__half>(a, x, weight, s, stream, handover);
+  if (w.type == DType::i8) return run_typed<int8_t>(a, x, weight, s, stream, handover);
+  if (w.type == DType::f8) return run_typed<__nv_fp8_e4m3>(a, x, weight, s, stream, handover);
+  run_typed<__nv_bfloat16>(a, x, weight, s, stream, handover);
 }
 
 }  // namespace sluice::cuda

@@ -4,6 +4,10 @@
 // in wide.cu one warp copies, and two warpgroups multiply, 64 weight rows each.
 // Tiles that are left when all blocks have had the same number may be cut: 2 or 4 blocks then have
 // a share of x's rows each.
+// Few rows of x are bound by the copies of weights, which the last tiles of some blocks would leave
+// to these alone. So all blocks have the same number of boxes (Share): the first thing that a block
+// does is to begin the tile that the next one ends, which takes over its sums and adds to them, so
+// that columns are added up in the same order.
 // Two blocks may be a cluster, with neighbouring weight rows and the same rows of x: each copies
 // half of these to both, so that x leaves the L2 cache once for 256 weight rows. Large products run
 // at the power limit, and this saves some of it.
@@ -62,7 +66,58 @@ struct PersistentArgs {
   int whole, parts;        // tiles that are not cut come first; parts of each other one
   int items;               // tiles and parts of tiles
   int store_at_once;       // neighbours of a row of out: 8 or 2 of 16 bits, 4 of f32, or 1
+  Handover handover;       // blocks have shares, if there is any
 };
+
+// Whether kernels of this width can have shares.
+template <typename T, int kTiles>
+inline constexpr bool kShares = sizeof(T) == 2 && kTiles <= 8;
+
+// A block's share of the boxes of all tiles, tile by tile: at least those of a tile, so that a tile
+// is in one share or in two.
+struct Share {
+  int boxes;                // of a tile
+  int tile, box;            // where it begins
+  int last_tile, last_box;  // where it ends: before this box
+  __device__ Share(int tiles, int boxes_of_tile, int block, int blocks) : boxes(boxes_of_tile) {
+    const int all = tiles * boxes;
+    const auto begin = static_cast<int>(int64_t{all} * block / blocks);
+    const auto end = static_cast<int>(int64_t{all} * (block + 1) / blocks);
+    tile = begin / boxes, box = begin % boxes;
+    last_tile = end / boxes, last_box = end % boxes;
+  }
+
+  // Boxes of a tile that are added up in one go.
+  struct Run {
+    int tile, box, end;
+    bool gives, takes;  // the tile is the next block's; the block before has begun it
+  };
+  __device__ int runs() const { return last_tile - tile + (last_box > 0); }
+  // What the next block waits for comes first, what waits for the block before last.
+  __device__ Run run(int i) const {
+    if (last_box > 0 && i-- == 0) return {last_tile, 0, last_box, true, false};
+    const int whole = tile + (box > 0) + i;
+    if (whole < last_tile) return {whole, 0, boxes, false, false};
+    return {tile, box, boxes, false, true};
+  }
+};
+
+// A flag in global memory that another block sets.
+__device__ inline void wait_for_flag(const uint32_t* flag) {
+  uint32_t set = 0;
+#ifdef SLUICE_BOUND_WAITS
+  const long long start = clock64();
+#endif
+  do {
+#ifdef SLUICE_BOUND_WAITS
+    if (clock64() - start > 4'000'000'000LL) __trap();
+#endif
+    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(set) : "l"(flag) : "memory");
+  } while (set == 0);
+}
+__device__ inline void set_flag(uint32_t* flag) {
+  asm volatile("st.release.gpu.u32 [%0], %1;" ::"l"(flag), "r"(1) : "memory");
+}
 
 // The place of block `rank` among the `blocks` that share x.
 __device__ inline PersistentPlace place_of(
@@ -170,6 +225,25 @@ struct Copier {
       if (two) copy_quarter(i, place.x, box, 1);
     }
   }
+  // The boxes of a share.
+  __device__ void run(const Share& share) const {
+    prefetch_map(x);
+    const Share::Run first = share.run(0);
+    const int ahead = min(first.end - first.box, R::kStages);
+    for (int k = 0; k < ahead; ++k)
+      copy_weights<Reuse::once>(k, first.tile * kTileRows, first.box + k, R::kStage);
+    wait_for_inputs();
+    int i = 0;
+    for (; i < ahead; ++i) copy_inputs(i, 0, first.box + i);
+    for (int k = 0; k < share.runs(); ++k) {
+      const Share::Run run = share.run(k);
+      for (int box = run.box + (k == 0 ? ahead : 0); box < run.end; ++box, ++i) {
+        wait_for_stage(i);
+        copy_weights<Reuse::once>(i, run.tile * kTileRows, box, R::kStage);
+        copy_inputs(i, 0, box);
+      }
+    }
+  }
   // Weights are on their way before x is there, unless the first tile is a part.
   __device__ void run(int first, int step, int boxes) const {
     prefetch_map(x);
@@ -227,9 +301,11 @@ struct Multiplier {
       if (lane < kBlocks) barrier_arrive_in_cluster(in_block(barrier, lane));
     }
   }
-  // sum = the sums over `num` boxes.
+  // sum = the sums over `num` boxes, or += them, where it goes on (not of kFewBits).
   template <int kNow>
-  __device__ __forceinline__ void add_boxes(SumOf<T> (&sum)[kNow][4], int num) {
+  __device__ __forceinline__ void add_boxes(SumOf<T> (&sum)[kNow][4],
+                                            int num,
+                                            bool goes_on = false) {
     if constexpr (kFewBits<T>) {
       // While these are added the other warpgroup multiplies.
 #pragma unroll
@@ -244,7 +320,7 @@ struct Multiplier {
       }
     } else {
       for (int box = 0; box < num; ++box, ++i) {
-        multiply(sum, box > 0);
+        multiply(sum, goes_on || box > 0);
         // The box before has been read; this one is on its way.
         wgmma_wait<1>();
         if (box > 0) release(i - 1);
@@ -302,33 +378,100 @@ struct Multiplier {
     }
   }
   template <int kNow>
+  __device__ __forceinline__ void store_tile(const PersistentArgs& s,
+                                             const CUtensorMap& out,
+                                             const SumOf<T> (&sum)[kNow][4],
+                                             const TwoTerms& terms,
+                                             uint8_t* memory,
+                                             const PersistentPlace& place) const {
+    using Room = typename R::Room;
+    constexpr bool kWhole = kNow == kTiles;
+    const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(memory));
+    if constexpr (kGates<T, R::kWidth>) {
+      if (s.a.gated) return store_gated<T, Room, kWhole>(s.a, out, sum, to, place, half);
+    }
+    if (s.store_at_once < 4) {
+      store_any<T, Room>(s.a, s.store_at_once == 2, sum, memory, place, half);
+    } else if constexpr (sizeof(T) == 2) {  // out is of the same type or f32
+      if (s.store_at_once == 4) {
+        store_floats<T, Room, kWhole>(s.a, out, sum, terms, to, place, half);
+      } else {
+        store_boxes<T, T, Room, kWhole>(s.a, out, sum, terms, to, place, half);
+      }
+    } else if (s.a.out_type == DType::f16) {
+      store_boxes<T, __half, Room, kWhole>(s.a, out, sum, terms, to, place, half);
+    } else {
+      store_boxes<T, __nv_bfloat16, Room, kWhole>(s.a, out, sum, terms, to, place, half);
+    }
+  }
+  // Sums of a tile of which block `block` has begun the columns, from or to memory. By all threads
+  // of the warpgroup.
+  __device__ float4* handed_over(const Handover& h, int block) const {
+    return static_cast<float4*>(h.sums) + (block * 2 + half) * kTiles * 128 + threadIdx.x % 128;
+  }
+  __device__ __forceinline__ void give(const Handover& h,
+                                       int block,
+                                       const float (&sum)[kTiles][4]) const {
+    float4* to = handed_over(h, block);
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t)
+      __stcg(to + t * 128, {sum[t][0], sum[t][1], sum[t][2], sum[t][3]});
+    __threadfence();
+    sync_half(half);
+    if (threadIdx.x % 128 == 0) set_flag(h.flags + block * 2 + half);
+  }
+  __device__ __forceinline__ void take(const Handover& h,
+                                       int block,
+                                       float (&sum)[kTiles][4]) const {
+    if (threadIdx.x % 128 == 0) {
+      uint32_t* flag = h.flags + block * 2 + half;
+      wait_for_flag(flag);
+      *flag = 0;  // for the next kernel
+      __threadfence();
+    }
+    sync_half(half);
+    const float4* from = handed_over(h, block);
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      const float4 v = __ldcg(from + t * 128);
+      sum[t][0] = v.x, sum[t][1] = v.y, sum[t][2] = v.z, sum[t][3] = v.w;
+    }
+  }
+  // (Two calls of add_boxes(): with one the matrix instructions wait for each other, C7515.)
+  __device__ __forceinline__ void run_share(const PersistentArgs& s,
+                                            const CUtensorMap& out,
+                                            const Share& share,
+                                            int block,
+                                            uint8_t* memory) {
+#pragma unroll 1
+    for (int k = 0; k < share.runs(); ++k) {
+      const Share::Run run = share.run(k);
+      float sum[kTiles][4] = {};
+      if (run.takes) {
+        take(s.handover, block - 1, sum);
+        pin(sum);
+        add_boxes(sum, run.end - run.box, true);
+      } else {
+        add_boxes(sum, run.end - run.box, false);
+      }
+      if (run.gives) {
+        give(s.handover, block, sum);
+        continue;
+      }
+      const PersistentPlace place{run.tile * kTileRows, 0, 1};
+      float total[kTiles][4] = {};
+      add_to(total, sum);  // as run_tile() does
+      store_tile(s, out, total, TwoTerms(s.a, place.row + half * kPersistentHalf), memory, place);
+    }
+  }
+  template <int kNow>
   __device__ __forceinline__ void run_tile(const PersistentArgs& s,
                                            const CUtensorMap& out,
                                            int boxes,
                                            uint8_t* memory,
                                            const PersistentPlace& place) {
     const TwoTerms terms(s.a, place.row + half * kPersistentHalf);
-    auto store = [&](const auto& sum) {
-      using Room = typename R::Room;
-      constexpr bool kWhole = kNow == kTiles;
-      const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(memory));
-      if constexpr (kGates<T, R::kWidth>) {
-        if (s.a.gated) return store_gated<T, Room, kWhole>(s.a, out, sum, to, place, half);
-      }
-      if (s.store_at_once < 4) {
-        store_any<T, Room>(s.a, s.store_at_once == 2, sum, memory, place, half);
-      } else if constexpr (sizeof(T) == 2) {  // out is of the same type or f32
-        if (s.store_at_once == 4) {
-          store_floats<T, Room, kWhole>(s.a, out, sum, terms, to, place, half);
-        } else {
-          store_boxes<T, T, Room, kWhole>(s.a, out, sum, terms, to, place, half);
-        }
-      } else if (s.a.out_type == DType::f16) {
-        store_boxes<T, __half, Room, kWhole>(s.a, out, sum, terms, to, place, half);
-      } else {
-        store_boxes<T, __nv_bfloat16, Room, kWhole>(s.a, out, sum, terms, to, place, half);
-      }
-    };
+    auto store = [&](const auto& sum) { store_tile(s, out, sum, terms, memory, place); };
     SumOf<T> sum[kNow][4] = {};
     if constexpr (kOneRange<T, kTiles, kSpills>) {
       add_boxes(sum, boxes);
@@ -379,11 +522,18 @@ __global__ void __launch_bounds__(kPersistentThreads, 1)
   const int boxes = (s.a.cols + kBox - 1) / kBox;
   const auto first = static_cast<int>(blockIdx.x) / kBlocks;
   const auto step = static_cast<int>(gridDim.x) / kBlocks;
+  const bool shares = kShares<T, kTiles> && s.handover.flags;
+  const Share share(s.row_tiles, boxes, first, step);
   if (warp >= 8) {
     give_registers<24>();
-    if (warp == 8 && lane == 0)
-      Copier<T, kTiles, kBlocks, kSpills>{s, weights, x, x_quarters, at, rank}.run(first, step,
-                                                                                   boxes);
+    if (warp == 8 && lane == 0) {
+      const Copier<T, kTiles, kBlocks, kSpills> copier{s, weights, x, x_quarters, at, rank};
+      if (shares) {
+        copier.run(share);
+      } else {
+        copier.run(first, step, boxes);
+      }
+    }
     sync_pair();
     return;
   }
@@ -392,7 +542,10 @@ __global__ void __launch_bounds__(kPersistentThreads, 1)
   const int half = warp / 4;
   uint8_t* memory = unaligned + (at.ring - start) + R::kRoomAt + half * R::kHalfBytes;
   Multiplier<T, kTiles, kBlocks, kSpills> m{at, half, lane};
-  for (int item = first; item < s.items; item += step) {
+  if constexpr (kShares<T, kTiles>) {
+    if (shares) m.run_share(s, out, share, first, memory);
+  }
+  for (int item = first; item < s.items && !shares; item += step) {
     const PersistentPlace place = place_of(s, item, R::kWidth, kBlocks, rank);
     if constexpr (kCuts<kTiles>) {
       if (place.parts == 4) {
@@ -437,7 +590,8 @@ void run_persistent(const BoxedArgs& a,
                     const Tensor& weight,
                     int splits,
                     int num_sms,
-                    cudaStream_t stream) {
+                    cudaStream_t stream,
+                    Handover handover) {
   using R = PersistentRing<kTiles, kSpills>;
   constexpr auto kKernel = wide_persistent_kernel<T, kTiles, kBlocks, kSpills>;
   allow_shared<kKernel>(R::kBytes, "wide");
@@ -450,8 +604,12 @@ void run_persistent(const BoxedArgs& a,
   const bool floats = a.out_type == DType::f32;
   if (floats && sizeof(T) == 1) stored = 1;
   if (!floats && sizeof(T) == 2 && a.out_type != weight.type) stored = std::min(stored, 2);
+  const bool shares = kShares<T, kTiles> && splits == 1 && x_tiles == 1 &&
+                      has_shares(weight.type, a.rows, num_sms) &&
+                      handover.bytes >= num_sms * 2 * kTiles * 128 * 16;
+  if (!shares) handover = {};
   const PersistentArgs s{a,         splits,    row_tiles, x_tiles, group,
-                         cut.whole, cut.parts, cut.items, stored};
+                         cut.whole, cut.parts, cut.items, stored,  handover};
   const CUtensorMap weights = weight_map(weight, a.gated);
   // Any map will do if sums are not stored by one.
   const CUtensorMap out = s.store_at_once < 4
@@ -536,9 +694,11 @@ void run_typed(const BoxedArgs& a,
       constexpr int kBlocks = decltype(num)::value;
       if constexpr (kTiles == 32 && sizeof(T) == 2) {
         if (splits > 1)
-          return run_persistent<T, kTiles, kBlocks, true>(a, x, weight, splits, num_sms, stream);
+          return run_persistent<T, kTiles, kBlocks, true>(a, x, weight, splits, num_sms, stream,
+                                                          way.handover);
       }
-      run_persistent<T, kTiles, kBlocks, false>(a, x, weight, splits, num_sms, stream);
+      run_persistent<T, kTiles, kBlocks, false>(a, x, weight, splits, num_sms, stream,
+                                                way.handover);
     };
     if constexpr (kPairs<kTiles>) {
       const int blocks = way.blocks ? way.blocks : blocks_of(a.rows, a.n, way.width, num_sms);
@@ -555,6 +715,12 @@ void run_typed(const BoxedArgs& a,
 }
 
 }  // namespace
+
+bool has_shares(DType type, int64_t rows, int num_sms) {
+  const int tiles = ceil_div(rows, kTileRows);
+  return dtype_bytes(type) == 2 && tiles > num_sms && tiles % num_sms != 0 &&
+         num_sms * 2 <= Handover::kFlags;
+}
 
 int64_t persistent_clocks(const GemmWeight& w, int64_t n, int splits, int num_sms) {
   const int64_t boxes = num_boxes(w);

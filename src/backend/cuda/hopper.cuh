@@ -74,17 +74,24 @@ __device__ inline void barrier_end(uint32_t barrier) {
 __device__ inline void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// Until phase `phase` (counted from 0) is complete. Built with SLUICE_BOUND_WAITS a wait that takes
-// seconds ends the kernel with an error instead of hanging the GPU.
-__device__ inline void barrier_wait(uint32_t barrier, int phase) {
-  uint32_t done;
+// Built with SLUICE_BOUND_WAITS a wait that takes seconds ends the kernel with an error instead of
+// hanging the GPU.
+struct WaitBound {
 #ifdef SLUICE_BOUND_WAITS
   const long long start = clock64();
-#endif
-  do {
-#ifdef SLUICE_BOUND_WAITS
+  __device__ void check() const {
     if (clock64() - start > 4'000'000'000LL) __trap();
+  }
+#else
+  __device__ void check() const {}
 #endif
+};
+// Until phase `phase` (counted from 0) is complete.
+__device__ inline void barrier_wait(uint32_t barrier, int phase) {
+  uint32_t done;
+  const WaitBound bound;
+  do {
+    bound.check();
     asm volatile(
         "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
         "selp.u32 %0, 1, 0, p;}"

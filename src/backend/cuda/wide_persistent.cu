@@ -105,13 +105,9 @@ struct Share {
 // A flag in global memory that another block sets.
 __device__ inline void wait_for_flag(const uint32_t* flag) {
   uint32_t set = 0;
-#ifdef SLUICE_BOUND_WAITS
-  const long long start = clock64();
-#endif
+  const WaitBound bound;
   do {
-#ifdef SLUICE_BOUND_WAITS
-    if (clock64() - start > 4'000'000'000LL) __trap();
-#endif
+    bound.check();
     asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(set) : "l"(flag) : "memory");
   } while (set == 0);
 }

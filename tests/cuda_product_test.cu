@@ -339,7 +339,7 @@ class Product {
         GemmWeight gated = weight_;
         gated.gate = gate;
         for (int64_t n : {1, 8, 40, 64, 100, 200, 300}) {
-          if (n > c_.n || (n > Gate::kMaxRows && type_ != DType::f16)) continue;
+          if (n > c_.n || !Gate::takes(type_, n)) continue;
           const Tensor from{dx.data(), type_, n, c_.cols, c_.cols};
           OnDevice<float> sums(poison), right(poison);
           const Tensor inner{sums.data(), gate.rounds ? type_ : DType::f32, n, c_.rows, c_.rows};
@@ -374,13 +374,13 @@ class Product {
                 Spread{4, 2, 64}, Spread{4, 1, 128}, Spread{2, 1, 256}, Spread{2, 1, 64, true},
                 Spread{3, 1, 128, true}, Spread{3, 1, 256, true}}) {
             if (s.cluster * s.ranges != splits) continue;
-            if (s.width > Gate::kMaxRows && type_ != DType::f16) continue;
+            if (!Gate::takes(type_, s.width)) continue;
             expect("spread", s.width, s.cluster, [&](const Tensor& out) {
               wide(out, from, nullptr, gated, splits, 132, nullptr, s, handover());
             });
           }
           for (int width : {32, 64, 128, 192, 256}) {
-            if (width > Gate::kMaxRows && type_ != DType::f16) continue;
+            if (!Gate::takes(type_, width)) continue;
             for (int sms : {1, 3, 8, 132}) {
               for (int blocks = 1; blocks <= (width == 256 && sms > 1 ? 2 : 1); ++blocks) {
                 expect("persistent", width, sms * blocks, [&](const Tensor& out) {

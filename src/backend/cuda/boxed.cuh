@@ -124,10 +124,10 @@ __device__ inline float gated(const BoxedArgs& a, float gate, float up) {
   if (a.gate_rounds) gate = to_float(from_float<T>(gate)), up = to_float(from_float<T>(up));
   return activated(gate, a.activation) * up;
 }
-// Whether kernels of a width, in rows of x, have gates: Gate::kMaxRows.
+// Whether kernels of a width, in rows of x, have gates.
 template <typename T, int kWidth>
-inline constexpr bool kGates = sizeof(T) == 2 &&
-                               (kWidth <= Gate::kMaxRows || std::is_same_v<T, __half>);
+inline constexpr bool kGates =
+    sizeof(T) == 2 && Gate::takes(std::is_same_v<T, __half> ? DType::f16 : DType::bf16, kWidth);
 
 // The row of a tile that has the gate of the tile's column `c` of out.
 __device__ inline int gate_row(int c) { return c / 8 * 16 + c % 8; }

@@ -31,8 +31,8 @@ Gemm::Gemm(int device, bool deterministic) : deterministic_(deterministic) {
   num_sms_ = prop.multiProcessorCount;
   check(cublasLtCreate(&handle_), "start");
   check(cudaMalloc(&own_workspace_, kWorkspace), "workspace");
-  check(cudaMemset(own_workspace_, 0, kWorkspace), "workspace");
   workspace_ = own_workspace_;
+  check(cudaMemset(handover().flags, 0, Handover::kFlagBytes), "workspace");
 }
 
 Handover Gemm::handover() const {

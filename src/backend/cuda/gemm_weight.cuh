@@ -15,6 +15,9 @@ struct Gate {
   // Rows of x in bf16. With more, an activation by itself is faster, but where it would read sums
   // in f32, as it does of products in f16 (docs/performance.md).
   static constexpr int kMaxRows = 64;
+  static constexpr bool takes(DType type, int64_t rows) {
+    return type == DType::f16 || rows <= kMaxRows;
+  }
 
   Activation activation = Activation::silu;
   // Sums are rounded to the weight's type first, as a product by itself leaves them.

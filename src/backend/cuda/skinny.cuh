@@ -45,8 +45,8 @@ void narrow(Tensor out,
 // Whether narrow() and wide() put out gates times ups here (GemmWeight::gate): in 16 bits, at
 // addresses that are multiples of 16, of few rows in bf16.
 inline bool fits_gate(const Tensor& out, const GemmWeight& w) {
-  return (out.rows <= Gate::kMaxRows || w.type == DType::f16) && dtype_bytes(w.type) == 2 &&
-         out.type == w.type && !w.bias && w.rows % 16 == 0 && out.stride % 8 == 0 &&
+  return Gate::takes(w.type, out.rows) && dtype_bytes(w.type) == 2 && out.type == w.type &&
+         !w.bias && w.rows % 16 == 0 && out.stride % 8 == 0 &&
          reinterpret_cast<uintptr_t>(out.data) % 16 == 0;
 }
 

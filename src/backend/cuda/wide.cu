@@ -183,8 +183,8 @@ __device__ __forceinline__ void put_sums(S* sums, const S (&sum)[kTiles][4], int
   }
 }
 
-// Leaves a block's sums for the last one of its tile. True in that one, which has all sums then. By
-// all threads that multiply.
+// Leaves a block's sums for the last block of its tile to finish. Returns true in that block, with
+// `sum` added up over all of them. By all threads that multiply.
 template <typename C>
 __device__ __forceinline__ bool gather(const Handover& h, float (&sum)[C::kTiles][4]) {
   constexpr int kThreads = 256;
@@ -239,7 +239,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   init_ring_barriers(full, empty, R::kStages, 8);
 
-  Place place(w, C::kCluster);
+  const Place place(w, C::kCluster);
   const int boxes = (w.a.cols + kBox - 1) / kBox;
   auto range_at = [&](int i) { return boxes * (place.part * C::kRanges + i) / C::kSplits; };
   const int first = range_at(0), num = range_at(C::kRanges) - first;
@@ -321,23 +321,16 @@ __global__ void __launch_bounds__(kWideThreads, 1)
       if (last) sync_multiplying();  // all boxes have been read: the ring is free
       auto* sums = reinterpret_cast<SumOf<T>*>(memory + (last ? 0 : R::kSumsAt + range * R::kSums));
       if constexpr (C::kApart) {
-        float all[C::kTiles][4];
-#pragma unroll
-        for (int t = 0; t < C::kTiles; ++t) {
-#pragma unroll
-          for (int j = 0; j < 4; ++j) all[t][j] = sum[t][j];
-        }
-        if (!gather<C>(w.handover, all)) return;
-        put_sums(sums, all, warp, lane);
-      } else {
-        put_sums(sums, sum, warp, lane);
+        if (!gather<C>(w.handover, sum)) return;
       }
+      put_sums(sums, sum, warp, lane);
     }
     if constexpr (C::kApart) {
       using One = Cut<C::kTiles, 1, 1>;
       sync_multiplying();
-      place.part = 0;
-      store_tiles<T, One>(w, memory, place);
+      Place all = place;
+      all.part = 0;
+      store_tiles<T, One>(w, memory, all);
     } else {
       sync_cluster();
       store_tiles<T, C>(w, memory, place);

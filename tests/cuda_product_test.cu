@@ -1,7 +1,8 @@
 // Our own kernels for products, each way of cutting the work, against sums in double: odd sizes,
 // outputs that start as NaN, memory behind them that must stay as it is. And that a row has the
 // same bits whatever the number of rows, where the kernels promise it. Of int8 all bits are known.
-//   cuda_product_test [--small | --time [ROWS...]]
+//   cuda_product_test [--small [PART PARTS] | --time [ROWS...]]
+// --small: fewer sizes; of PARTS equal parts, the one that PART names: sanitizers take their time
 // --time: microseconds (and TFLOP/s) of cuBLASLt, narrow() and wide() for the shapes of Qwen2.5-7B,
 // each way to cut them on its own
 #include <cublasLt.h>
@@ -22,11 +23,18 @@
 #include "backend/cuda/skinny.cuh"
 #include "backend/cuda/target.cuh"
 #include "backend/cuda/wide_persistent.cuh"
+#include "backend/cuda/wide_shares.cuh"
 
 namespace sluice::cuda {
 namespace {
 
 int checks = 0, failures = 0;
+
+// Of all checks those that this run makes: every `parts`th.
+struct Slice {
+  int part = 0, parts = 1, next = 0;
+  bool has_next() { return next++ % parts == part; }
+} slice;
 
 template <typename T>
 class OnDevice {
@@ -112,6 +120,7 @@ class Product {
   // x [n, cols] of type In, each row times x_scale.
   template <typename In, typename Run>
   void compare(const char* what, DType x_type, bool scaled, Run&& run) {
+    if (!slice.has_next()) return;
     const int64_t stride = c_.cols + (x_type == DType::f8 ? 0 : 16);
     std::vector<In> x = random_values<In>(c_.n * stride, 4, 1);
     std::vector<float> x_scale(static_cast<size_t>(c_.n), 1);
@@ -186,10 +195,10 @@ class Product {
     OnDevice<W> dx(x);
     OnDevice<float> x_scale(random_values<float>(c_.n, 7, 1));
     std::vector<X> none(static_cast<size_t>(c_.n * c_.rows));
+    int shared = 0;
     for (int splits : kNarrowSplits) {
       // width -1: narrow(), 0: wide(), else wide_persistent() with tiles of that width.
-      auto product = [&](int64_t first, int64_t num, int sms, int width, int blocks = 0,
-                         Handover shared = {}) {
+      auto product = [&](int64_t first, int64_t num, int sms, int width, int blocks = 0) {
         OnDevice<X> out(none);
         Tensor from{dx.data() + first * c_.cols, weight_.type, num, c_.cols, c_.cols};
         const float* scale = x_scale.data() + first;
@@ -197,7 +206,7 @@ class Product {
         if (width > 0) {
           const Tensor weight{dw_.data(), weight_.type, c_.rows, c_.cols, c_.cols};
           wide_persistent(boxed_args(to, scale, weight_), from, weight, splits, sms, nullptr,
-                          {width, blocks, shared});
+                          {width, blocks});
         } else if (width < 0) {
           narrow(to, from, scale, weight_, splits, true, nullptr);
         } else {
@@ -219,6 +228,7 @@ class Product {
       };
       for (int64_t num : {1, 8, 9, 16, 31, 64, 65, 100, 128, 129, 192, 193, 300}) {
         for (int64_t first : {int64_t{0}, c_.n - num}) {
+          if (!slice.has_next()) continue;
           if (num <= kMaxNarrow) expect_bits(product(first, num, 132, -1), first, num, -1);
           expect_bits(product(first, num, num % 2 == 0 ? 8 : 132, 0), first, num, 0);
         }
@@ -236,6 +246,7 @@ class Product {
         if (s.cluster * s.ranges != splits) continue;
         if ((s.apart || s.width == 256) && weight_.type == DType::f8) continue;
         for (int64_t num : {int64_t{1}, int64_t{40}, int64_t{65}, int64_t{200}, c_.n}) {
+          if (!slice.has_next()) continue;
           OnDevice<X> out(none);
           wide({out.data(), type_, num, c_.rows, c_.rows},
                {dx.data(), weight_.type, num, c_.cols, c_.cols}, x_scale.data(), weight_, splits,
@@ -244,12 +255,21 @@ class Product {
           expect_bits(out.get(), 0, num, -1000 * s.cluster - s.width - s.apart);
         }
       }
-      // More tiles than multiprocessors in even shares: twice, since flags are to be left as found.
+      // Even shares: twice, since flags are to be left as found.
       for (int width : {32, 64}) {
-        for (int sms : {1, 2, 3, 4, 8}) {
+        for (int sms : {1, 2, 3, 4, 5, 8}) {
           for (int64_t num : {1, width - 1, width, width}) {
+            if (!can_share(weight_, num, splits, width, sms, handover())) continue;
+            ++shared;
+            if (!slice.has_next()) continue;
             const int64_t first = num == 1 ? 5 : 0;
-            expect_bits(product(first, num, sms, width, 1, handover()), first, num, -width);
+            OnDevice<X> out(none);
+            wide({out.data(), type_, num, c_.rows, c_.rows},
+                 {dx.data() + first * c_.cols, weight_.type, num, c_.cols, c_.cols},
+                 x_scale.data() + first, weight_, splits, sms, nullptr,
+                 Spread{1, 1, width, false, true}, handover());
+            check(cudaDeviceSynchronize(), "shares");
+            expect_bits(out.get(), first, num, -width);
           }
         }
       }
@@ -259,6 +279,7 @@ class Product {
         for (int64_t num : {int64_t{1}, int64_t{40}, int64_t{65}, int64_t{200}, c_.n}) {
           // So that no tile is cut, and into two parts and four: alone, and behind whole ones.
           for (int sms : {1, 3, 8, 32, 132}) {
+            if (!slice.has_next()) continue;
             expect_bits(product(0, num, sms, width, 1), 0, num, width);
             if (width == 256 && sms > 1)
               expect_bits(product(0, num, sms, width, 2), 0, num, 2 * width);
@@ -266,6 +287,11 @@ class Product {
         }
       }
     }
+    ++checks;
+    if (shared > 0) return;
+    ++failures;
+    std::printf("FAIL no shares of %ld x %ld\n", static_cast<long>(c_.rows),
+                static_cast<long>(c_.cols));
   }
 
   // Sums in f32 that are stored by boxes or by fours, where rows of out begin at multiples of 16
@@ -286,6 +312,7 @@ class Product {
           return out.get();
         };
         auto expect_same = [&](int width, int more, auto&& run) {
+          if (!slice.has_next()) return;
           const int64_t odd = c_.rows + 3, even = c_.rows + 4;
           const std::vector<float> one = product(odd, run), four = product(even, run);
           bool same = true;
@@ -310,6 +337,15 @@ class Product {
           expect_same(s.width, s.cluster, [&](const Tensor& to) {
             wide(to, from, x_scale.data(), weight_, splits, 132, nullptr, s, handover());
           });
+        }
+        for (int width : {32, 64}) {
+          for (int sms : {2, 5}) {
+            if (!can_share(weight_, num, splits, width, sms, handover())) continue;
+            expect_same(width, -sms, [&](const Tensor& to) {
+              wide(to, from, x_scale.data(), weight_, splits, sms, nullptr,
+                   Spread{1, 1, width, false, true}, handover());
+            });
+          }
         }
         for (int width : {32, 64, 128, 192, 256}) {
           if (weight_.type == DType::f8 && width > (splits == 1 ? 192 : 128)) continue;
@@ -348,6 +384,7 @@ class Product {
                          nullptr);
           const std::vector<float> want = right.get();
           auto expect = [&](const char* what, int width, int more, auto&& run) {
+            if (!slice.has_next()) return;
             OnDevice<float> out(poison);
             run(Tensor{out.data(), type_, n, f, stride});
             check(cudaDeviceSynchronize(), what);
@@ -381,16 +418,17 @@ class Product {
           }
           for (int width : {32, 64, 128, 192, 256}) {
             if (!Gate::takes(type_, width)) continue;
-            for (int sms : {1, 3, 8, 132}) {
+            for (int sms : {1, 3, 5, 8, 132}) {
               for (int blocks = 1; blocks <= (width == 256 && sms > 1 ? 2 : 1); ++blocks) {
                 expect("persistent", width, sms * blocks, [&](const Tensor& out) {
                   wide_persistent(boxed_args(out, nullptr, gated), from, weight, splits, sms,
                                   nullptr, {width, blocks});
                 });
               }
+              if (!can_share(gated, n, splits, width, sms, handover())) continue;
               expect("shares", width, sms, [&](const Tensor& out) {
-                wide_persistent(boxed_args(out, nullptr, gated), from, weight, splits, sms, nullptr,
-                                {width, 1, handover()});
+                wide(out, from, nullptr, gated, splits, sms, nullptr,
+                     Spread{1, 1, width, false, true}, handover());
               });
             }
           }
@@ -524,6 +562,16 @@ class Int8Product {
                 });
       }
     }
+    for (int width : {32, 64}) {
+      for (int sms : {1, 2, 5}) {
+        if (!can_share(weight_, c_.n, 1, width, sms, handover())) continue;
+        compare("wide, shares, width " + std::to_string(width), can_wide(typed(), weight_),
+                [&](const Tensor& out) {
+                  wide(out, typed(), dx_scale_.data(), weight_, 1, sms, nullptr,
+                       Spread{1, 1, width, false, true}, handover());
+                });
+      }
+    }
     if (c_.n > kMaxTall || c_.cols > 2080) return;
     for (int sms : {1, 3, 132}) {
       compare(
@@ -561,6 +609,7 @@ class Int8Product {
 
   template <typename Run>
   void compare(const std::string& what, bool takes, Run&& run) {
+    if (!slice.has_next()) return;
     ++checks;
     const int64_t stride = c_.rows + (c_.rows % 8 == 0 ? 8 : 3);
     std::vector<float> poison(static_cast<size_t>(c_.n * stride));
@@ -740,7 +789,16 @@ class TimedShape {
     if (n_ <= kMaxNarrow)
       print("narrow",
             [&](const GemmWeight& w) { narrow(to_, from_, nullptr, w, splits, true, nullptr); });
-    print("wide", [&](const GemmWeight& w) { wide(to_, from_, nullptr, w, splits, sms, nullptr); });
+    print("wide", [&](const GemmWeight& w) {
+      wide(to_, from_, nullptr, w, splits, sms, nullptr, {}, handover());
+    });
+    for (int width : {32, 64}) {
+      if (!can_share(weights_[0], n_, splits, width, sms, handover())) continue;
+      print("even x " + std::to_string(width), [&](const GemmWeight& w) {
+        wide(to_, from_, nullptr, w, splits, sms, nullptr, Spread{1, 1, width, false, true},
+             handover());
+      });
+    }
     for (int width : {64, 128, 256}) {
       if ((splits != 2 && splits != 3) || width >= 2 * n_ || width * 4 < n_) continue;
       print("apart x " + std::to_string(width), [&](const GemmWeight& w) {
@@ -766,12 +824,6 @@ class TimedShape {
                           splits, sms, nullptr, {width, blocks});
         });
       }
-      if (splits > 1 || width > 64 || width < n_) continue;
-      print(std::to_string(width) + " in shares", [&](const GemmWeight& w) {
-        wide_persistent(boxed_args(to_, nullptr, w), from_,
-                        {const_cast<void*>(w.data), DType::bf16, s_.rows, s_.cols, s_.cols}, splits,
-                        sms, nullptr, {width, 1, handover()});
-      });
     }
   }
 
@@ -797,12 +849,13 @@ class TimedShape {
             [&](const GemmWeight& w) { narrow(to, from_, nullptr, gated(w), 1, true, nullptr); });
     }
     print("wide, activation", [&](const GemmWeight& w) {
-      wide(to_, from_, nullptr, w, 1, sms, nullptr);
+      wide(to_, from_, nullptr, w, 1, sms, nullptr, {}, handover());
       activate();
     });
     if (n_ <= Gate::kMaxRows) {
-      print("wide",
-            [&](const GemmWeight& w) { wide(to, from_, nullptr, gated(w), 1, sms, nullptr); });
+      print("wide", [&](const GemmWeight& w) {
+        wide(to, from_, nullptr, gated(w), 1, sms, nullptr, {}, handover());
+      });
     }
   }
 
@@ -895,6 +948,16 @@ int main(int argc, char** argv) {
     return 0;
   }
   const bool small = mode == "--small";
+  if (small && argc == 4) {
+    sluice::cuda::slice = {std::atoi(argv[2]) - 1, std::atoi(argv[3])};
+    if (sluice::cuda::slice.part < 0 || sluice::cuda::slice.part >= sluice::cuda::slice.parts) {
+      std::fprintf(stderr, "cuda_product_test: --small takes a part from 1 to PARTS\n");
+      return 2;
+    }
+  } else if (argc > (mode.empty() ? 1 : 2) || (argc == 2 && !small)) {
+    std::fprintf(stderr, "cuda_product_test: [--small [PART PARTS] | --time [ROWS...]]\n");
+    return 2;
+  }
   sluice::cuda::run_int8_cases(small);
   sluice::cuda::run_cases(small);
   std::printf("%d checks, %d failures\n", sluice::cuda::checks, sluice::cuda::failures);

@@ -55,9 +55,10 @@ struct CodesView {
   float* scale = nullptr;  // [rows]
   DType type = DType::f8;  // or i8
   bool alone = false;      // nobody reads the activations themselves: they need not be written
+  bool of_many = false;    // in e4m3 up to kMaxRowsWithoutF8 rows are not filled in
 };
-// Products in e4m3 of up to so many rows read the activations themselves, so nobody fills their
-// CodesView.
+// Products in e4m3 of up to so many rows can read the activations themselves. Attention leaves them
+// to that, since no block has a row of few.
 inline constexpr int kMaxRowsWithoutF8 = 8;
 
 // Few rows in two bytes an element, as products with stored weights on GPUs read them.
@@ -90,7 +91,10 @@ struct Act {
   SplitView split = {};   // split.data may be null
 
   int64_t rows() const { return f.data ? f.rows : q.q ? q.rows : r.q ? r.rows : s.rows; }
-  bool fills_f8() const { return f8.data && (f.rows > kMaxRowsWithoutF8 || f8.type == DType::i8); }
+  bool fills_f8() const {
+    const bool leaves_few = f8.of_many && f8.type == DType::f8;
+    return f8.data && (!leaves_few || f.rows > kMaxRowsWithoutF8);
+  }
 };
 
 // One weight matrix out of one or several tensors stacked by rows (fused QKV, gate-up).

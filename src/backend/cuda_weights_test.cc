@@ -118,14 +118,17 @@ TEST(CudaWeights, OnlyHalvesKeepSumsInF32) {
   EXPECT_EQ(cuda_output_type({DType::f32, false}), DType::f32);
 }
 
-TEST(Act, FewRowsHaveNoF8) {
+TEST(Act, FewRowsMayHaveNoF8) {
   Act a;
-  a.f.rows = 100;
+  a.f.rows = kMaxRowsWithoutF8;
   EXPECT_FALSE(a.fills_f8());
   a.f8.data = &a;
   EXPECT_TRUE(a.fills_f8());
-  a.f.rows = kMaxRowsWithoutF8;
+  a.f8.of_many = true;
   EXPECT_FALSE(a.fills_f8());
+  a.f.rows = kMaxRowsWithoutF8 + 1;
+  EXPECT_TRUE(a.fills_f8());
+  a.f.rows = 1;
   a.f8.type = DType::i8;  // products in int8 read nothing else
   EXPECT_TRUE(a.fills_f8());
 }

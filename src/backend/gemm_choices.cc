@@ -32,13 +32,13 @@ struct Line {
   GemmChoice choice;
 };
 
-// rows cols bucket type out bias wide kernel splits microseconds, then the algorithm's words
+// rows cols bucket type out bias wide coded kernel splits microseconds, then the algorithm's words
 std::optional<Line> read_line(const std::string& text) {
   std::istringstream in(text);
   Line line;
   std::string type, out, kernel, rest;
   in >> line.key.rows >> line.key.cols >> line.key.bucket >> type >> out >> line.key.bias >>
-      line.key.wide >> kernel >> line.choice.splits >> line.choice.microseconds;
+      line.key.wide >> line.key.coded >> kernel >> line.choice.splits >> line.choice.microseconds;
   for (uint64_t& word : line.choice.algo) in >> word;
   if (in.fail() || in >> rest) return std::nullopt;
 
@@ -64,7 +64,7 @@ std::string GemmChoices::text() const {
   for (const auto& [k, c] : choices_) {
     if (!c.timed()) continue;
     out << k.rows << ' ' << k.cols << ' ' << k.bucket << ' ' << name_of(kGemmTypes, k.type) << ' '
-        << name_of(kGemmTypes, k.out) << ' ' << k.bias << ' ' << k.wide << ' '
+        << name_of(kGemmTypes, k.out) << ' ' << k.bias << ' ' << k.wide << ' ' << k.coded << ' '
         << name_of(kGemmKernels, c.kernel) << ' ' << c.splits << ' ' << c.microseconds;
     for (uint64_t word : c.algo) out << ' ' << word;
     out << '\n';

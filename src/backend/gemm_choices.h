@@ -22,6 +22,7 @@ struct GemmKey {
   DType type = DType::bf16, out = DType::bf16;
   bool bias = false;
   bool wide = false;         // pointers and strides are multiples of 16 bytes
+  bool coded = false;        // few rows for a weight in f8, whose codes are there
   bool cublas_only = false;  // the bucket's kernel does not take this product; never in a file
   auto operator<=>(const GemmKey&) const = default;
 };
@@ -41,7 +42,7 @@ class GemmChoices {
  public:
   // Raised when a line's layout or meaning changes, or when there are other kernels to choose from:
   // files of other versions are ignored.
-  static constexpr int kVersion = 8;
+  static constexpr int kVersion = 9;
 
   const GemmChoice* find(const GemmKey& key) const {
     auto it = choices_.find(key);

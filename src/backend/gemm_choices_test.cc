@@ -42,15 +42,21 @@ TEST(GemmChoices, ATextGivesTheSameChoices) {
   EXPECT_EQ(read.text(), written.text());
 }
 
-TEST(GemmChoices, TypesAreToldApart) {
+TEST(GemmChoices, TypesAndCodesAreToldApart) {
   GemmChoices written, read;
   GemmKey int8 = key_of(1024, 256);
   int8.type = DType::i8, int8.out = DType::bf16;
   written.set(int8, {GemmKernel::wide, 2, {}, 7});
+  GemmKey coded = key_of(1024, 1);
+  coded.coded = true;
+  written.set(coded, {GemmKernel::narrow, 2, {}, 5});
   read.add(written.text());
   EXPECT_EQ(read.find(key_of(1024, 256)), nullptr);
-  ASSERT_NE(read.find(int8), nullptr);
-  EXPECT_EQ(*read.find(int8), *written.find(int8));
+  EXPECT_EQ(read.find(key_of(1024, 1)), nullptr);
+  for (const GemmKey& key : {int8, coded}) {
+    ASSERT_NE(read.find(key), nullptr);
+    EXPECT_EQ(*read.find(key), *written.find(key));
+  }
 }
 
 TEST(GemmChoices, OnlyTimedChoicesAreWritten) {
@@ -85,19 +91,19 @@ TEST(GemmChoices, LinesThatCannotBeReadAreSkipped) {
   const std::string first = "sluice-gemm " + std::to_string(GemmChoices::kVersion) + "\n";
   const std::string algo = " 0 0 0 0 0 0 0 0";
   for (const std::string& line : {
-           std::string("1024 4096 1 f8 f32 1 1 skinny 1 3.5"),            // no algorithm
-           "1024 4096 1 f8 f32 1 1 skinny 1 3.5" + algo + " 0",           // a word too many
-           "1024 4096 1 f9 f32 1 1 skinny 1 3.5" + algo,                  // no such type
-           "1024 4096 1 f8 f32 1 1 thin 1 3.5" + algo,                    // no such kernel
-           "1024 4096 1 f8 f32 1 1 narrow 5 3.5" + algo,                  // no such splits
-           "1024 4096 1 f8 f32 1 1 narrow 16 3.5" + algo,                 // too many splits
-           "1024 4096 1 f8 f32 1 1 skinny 2 3.5" + algo,                  // skinny has none
-           "1024 4096 1 f8 f32 1 1 skinny 1 0" + algo,                    // not timed
-           "1024 4096 1 f8 f32 1 1 skinny 1 -2" + algo,                   //
-           "99999999999999999999 4096 1 f8 f32 1 1 skinny 1 3.5" + algo,  // too large
+           std::string("1024 4096 1 f8 f32 1 1 0 skinny 1 3.5"),            // no algorithm
+           "1024 4096 1 f8 f32 1 1 0 skinny 1 3.5" + algo + " 0",           // a word too many
+           "1024 4096 1 f9 f32 1 1 0 skinny 1 3.5" + algo,                  // no such type
+           "1024 4096 1 f8 f32 1 1 0 thin 1 3.5" + algo,                    // no such kernel
+           "1024 4096 1 f8 f32 1 1 0 narrow 5 3.5" + algo,                  // no such splits
+           "1024 4096 1 f8 f32 1 1 0 narrow 16 3.5" + algo,                 // too many splits
+           "1024 4096 1 f8 f32 1 1 0 skinny 2 3.5" + algo,                  // skinny has none
+           "1024 4096 1 f8 f32 1 1 0 skinny 1 0" + algo,                    // not timed
+           "1024 4096 1 f8 f32 1 1 0 skinny 1 -2" + algo,                   //
+           "99999999999999999999 4096 1 f8 f32 1 1 0 skinny 1 3.5" + algo,  // too large
        }) {
     GemmChoices c;
-    c.add(first + line + "\n1024 4096 2 f8 f32 1 1 skinny 1 3.5" + algo + "\n");
+    c.add(first + line + "\n1024 4096 2 f8 f32 1 1 0 skinny 1 3.5" + algo + "\n");
     EXPECT_EQ(c.size(), 1U) << line;
     EXPECT_NE(c.find(key_of(1024, 2)), nullptr) << line;
   }

@@ -43,6 +43,7 @@ BlockScratch carve_blocks(Carver& carver, const BlockSizes& z, int max_tokens, i
   // Without split rows: the product splits x itself, at a row or two inside its blocks.
   const auto attended = static_cast<uint8_t>(z.attended & ~(kActSplit | kActSplitK));
   s.attended = carver.act(max_tokens, z.q_dim, attended);
+  s.attended.f8.of_many = true;
   s.delta = carver.of(z.out_type, max_tokens, z.hidden);
   s.inner = carver.of(z.out_type, max_tokens, z.inner);
   s.activated = carver.act(max_tokens, z.ffn, z.activated);

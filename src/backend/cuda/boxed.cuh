@@ -1,5 +1,5 @@
 // Shared by the kernels that read both operands in boxes of 128 bytes of columns by tensor map:
-// narrow.cu, tall.cu, wide.cu and wide_persistent.cu.
+// narrow.cu, tall.cu, and wide.cu with the files that belong to it.
 #pragma once
 
 #include <cuda.h>
@@ -15,6 +15,11 @@ namespace sluice::cuda {
 
 inline constexpr int kRowBytes = 128;  // of columns per box, the width of the swizzle
 inline constexpr int kTileRows = 128;  // of weights that are multiplied together
+
+// Boxes in a row.
+inline int num_boxes(const GemmWeight& w) {
+  return ceil_div(w.cols * static_cast<int64_t>(dtype_bytes(w.type)), kRowBytes);
+}
 
 struct BoxedArgs {
   void* out;

@@ -95,7 +95,7 @@ void CudaBackend::disown_stack() {
 }
 
 int CudaBackend::max_decode_rows() const {
-  const bool may = options_.fuse_layers && !options_.deterministic &&
+  const bool may = has_stack() && options_.fuse_layers && !options_.deterministic &&
                    options_.activations != DType::f32 && lanes_.size() == 1 &&
                    max_positions_ <= kMostPositions && owns_stack();
   return may ? kMostRows : 0;

@@ -141,13 +141,15 @@ void launch_stack(const StackArgs& args, cudaStream_t stream) {
 
 }  // namespace
 
+bool has_stack() { return target().clusters && target().shared >= kStackSharedMost; }
+
 bool can_stack(const StackShape& s, int rows, int layers) {
   StackPlan plan;
-  return target().clusters && target().shared >= kStackSharedMost && rows <= kMaxStackRows &&
-         layers <= kMaxStackLayers && (s.type == DType::bf16 || s.type == DType::f16) &&
-         s.hidden % 32 == 0 && s.ffn % 32 == 0 && s.q_dim() % 32 == 0 && s.hidden <= 2048 &&
-         s.q_dim() <= 2048 && s.ffn <= 9216 && (s.head_dim == 64 || s.head_dim == 128) &&
-         s.heads % s.kv_heads == 0 && s.heads / s.kv_heads <= 8 && s.rope_dims <= s.head_dim &&
+  return has_stack() && rows <= kMaxStackRows && layers <= kMaxStackLayers &&
+         (s.type == DType::bf16 || s.type == DType::f16) && s.hidden % 32 == 0 && s.ffn % 32 == 0 &&
+         s.q_dim() % 32 == 0 && s.hidden <= 2048 && s.q_dim() <= 2048 && s.ffn <= 9216 &&
+         (s.head_dim == 64 || s.head_dim == 128) && s.heads % s.kv_heads == 0 &&
+         s.heads / s.kv_heads <= 8 && s.rope_dims <= s.head_dim &&
          plan_stack(s, rows, layers, target().num_sms, &plan);
 }
 

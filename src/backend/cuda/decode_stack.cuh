@@ -54,7 +54,8 @@ struct StackShape {
   constexpr int qkv_dim() const { return (heads + 2 * kv_heads) * head_dim; }
 };
 
-// Whether the kernel computes layers of this shape on the current GPU.
+// Whether the kernel runs on the current GPU, and whether it computes layers of this shape there.
+bool has_stack();
 bool can_stack(const StackShape& shape, int rows, int layers);
 // Bytes of relay that such a step needs.
 size_t stack_relay_bytes(const StackShape& shape, int rows, int layers);

@@ -45,7 +45,7 @@ Gemm::~Gemm() {
   cublasLtDestroy(handle_);
 }
 
-GemmKey Gemm::key_of(const Tensor& out, const Tensor& x, const GemmWeight& w) const {
+GemmKey Gemm::key_of(const Tensor& out, const Tensor& x, const GemmWeight& w, bool f8_ready) const {
   GemmKey k;
   k.rows = w.rows;
   k.cols = w.cols;
@@ -54,6 +54,7 @@ GemmKey Gemm::key_of(const Tensor& out, const Tensor& x, const GemmWeight& w) co
   k.out = out.type;
   k.bias = w.bias != nullptr;
   k.wide = wide_enough(out) && wide_enough(x);
+  k.coded = f8_ready && has_few_codes(w, out.rows);
   return k;
 }
 
@@ -152,8 +153,8 @@ GemmChoice Gemm::invariant_choice(const Product& p) const {
   for (int few : {4, 3, 2, 1})
     if (tiles * few >= 96) splits = few;
   const bool clusters = splits > 1 && splits < 8 && tiles <= clusters_at_once(splits);
-  const bool without_narrow = clusters || (splits == 1 && wide_in_shares(p.w, num_sms_));
-  const int64_t most_narrow = without_narrow ? 0 : splits == 1 ? kMaxSkinny : kMaxTall;
+  const bool even = splits == 1 && wide_spread(p.w, 1, splits, num_sms_, handover()).even;
+  const int64_t most_narrow = clusters || even ? 0 : splits == 1 ? kMaxSkinny : kMaxTall;
   return {p.x.rows <= most_narrow ? GemmKernel::narrow : GemmKernel::wide, splits};
 }
 
@@ -162,7 +163,7 @@ std::optional<GemmKey> Gemm::same_bits_key(const Product& p) const {
   if (!fixed(p.w) || dtype_bytes(p.w.type) != 2 || p.out.type != p.w.type || p.w.bias ||
       p.out.rows < kLeastSameBits || invariant_choice(p) != GemmChoice{GemmKernel::wide})
     return std::nullopt;
-  GemmKey key = key_of(p.out, p.x, p.w);
+  GemmKey key = key_of(p.out, p.x, p.w, false);
   key.bucket = gemm_bucket(p.out.rows);
   return key;
 }
@@ -177,7 +178,7 @@ bool Gemm::run_same_bits(const Product& p, cudaStream_t stream) {
 
 void Gemm::run(const Product& p, bool f8_ready, cudaStream_t stream) {
   if (run_same_bits(p, stream)) return;
-  const GemmKey key = key_of(p.out, p.x, p.w);
+  const GemmKey key = key_of(p.out, p.x, p.w, f8_ready);
   const GemmChoice* found = choices_.find(key);
   const bool i8 = p.w.type == DType::i8;
   GemmChoice choice;

@@ -88,7 +88,8 @@ class Gemm {
 
   // Whether a row's bits depend on the kernel, and must not.
   bool fixed(const GemmWeight& w) const { return deterministic_ && w.type != DType::i8; }
-  GemmKey key_of(const Tensor& out, const Tensor& x, const GemmWeight& w) const;
+  // f8_ready: as of run().
+  GemmKey key_of(const Tensor& out, const Tensor& x, const GemmWeight& w, bool f8_ready) const;
   // For a product that was not timed.
   GemmChoice default_choice(const Product& product) const;
   // In deterministic mode: a row's bits depend on the weight alone.

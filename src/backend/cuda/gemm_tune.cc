@@ -112,11 +112,11 @@ std::vector<GemmChoice> Gemm::own_candidates(const Product& p) const {
   const bool i8 = p.w.type == DType::i8;
   std::vector<GemmChoice> list{{GemmKernel::tall}};
   if (!i8 || p.x.rows <= 2 * kMaxSkinny) list.push_back({GemmKernel::skinny});
-  const bool is_wide = i8 || p.x.rows > kMaxSkinny || wide_in_shares(p.w, num_sms_);
   for (int splits : kNarrowSplits) {
     list.push_back({GemmKernel::narrow, splits});
-    if (is_wide &&
-        (splits == 1 || wide_spread(p.w, p.x.rows, splits, num_sms_, handover()).cluster > 1))
+    const Spread spread = wide_spread(p.w, p.x.rows, splits, num_sms_, handover());
+    const bool many = i8 || p.x.rows > kMaxSkinny;
+    if (spread.even || (many && (splits == 1 || spread.cluster > 1)))
       list.push_back({GemmKernel::wide, splits});
   }
   std::erase_if(list, [&](const GemmChoice& c) { return !takes(c, p); });
@@ -130,10 +130,9 @@ void Gemm::time_key(const GemmKey& key,
   const Timer timer(weights, first, workspace_, stream);
   if (first.w.scale) quantize_rows(first.f8, first.x, stream);
   const bool i8 = first.w.type == DType::i8;
-  // A few rows come without their codes in f8 (Act::fills_f8).
+  const bool makes_codes = has_few_codes(first.w, first.x.rows) && !key.coded;
   auto make_codes = [&] {
-    if (first.w.scale && !i8 && first.x.rows <= kMaxSkinny)
-      quantize_rows(first.f8, first.x, stream);
+    if (makes_codes) quantize_rows(first.f8, first.x, stream);
   };
   GemmChoice best;
   auto consider = [&](GemmChoice choice, float microseconds) {
@@ -228,7 +227,7 @@ void Gemm::tune_bucket(const std::vector<GemmWeight>& weights,
                        Tensor x,
                        const CodesView& f8,
                        cudaStream_t stream) {
-  time_key(key_of(out, x, weights[0]), weights, Product(out, x, weights[0], f8), stream);
+  time_key(key_of(out, x, weights[0], true), weights, Product(out, x, weights[0], f8), stream);
 }
 
 void Gemm::tune(const std::vector<GemmWeight>& weights,
@@ -248,10 +247,13 @@ void Gemm::tune(const std::vector<GemmWeight>& weights,
     Tensor from{x.data, x.type, rows, w.cols, w.cols};
     if (fixed(w) && invariant_choice(Product(to, from, w, f8)).kernel != GemmKernel::cublas)
       return tune_same_bits(weights, f32_out ? 0 : max_n, x, out, stream);
-    const GemmKey key = key_of(to, from, w);
-    const GemmChoice* choice = choices_.find(key);
-    if ((!choice || !choice->timed()) && rows <= max_n)
-      time_key(key, weights, Product(to, from, w, f8), stream);
+    for (bool f8_ready : {false, true}) {
+      const GemmKey key = key_of(to, from, w, f8_ready);
+      if (f8_ready != key.coded) continue;
+      const GemmChoice* choice = choices_.find(key);
+      if ((!choice || !choice->timed()) && rows <= max_n)
+        time_key(key, weights, Product(to, from, w, f8), stream);
+    }
     if (fixed(w)) return;
   }
 }

@@ -21,7 +21,11 @@
 namespace sluice::cuda {
 
 inline constexpr int kMaxSkinny = 8, kMaxNarrow = 64, kMaxTall = 32;
-static_assert(kMaxSkinny == kMaxRowsWithoutF8);  // so that skinny() finds no codes to read
+static_assert(kMaxSkinny == kMaxRowsWithoutF8);
+// Whether x may come with codes or without (CodesView::of_many).
+inline bool has_few_codes(const GemmWeight& w, int64_t rows) {
+  return w.type == DType::f8 && w.scale && rows <= kMaxRowsWithoutF8;
+}
 inline constexpr int kNarrowSplits[] = {1, 2, 3, 4, 8};
 
 // Whether it takes the product: half types, widths that are multiples of eight (of 16 in f8).
@@ -55,10 +59,11 @@ bool can_wide(const Tensor& x, const GemmWeight& w);
 // How wide() cuts ranges of columns where there are few tiles: blocks of a cluster, ranges of each,
 // and rows of x of a block: 32, 64, 128, or with one range and not in f8 256. A cluster of 1: a
 // block has all ranges of a tile. Apart: blocks are no cluster, and leave their sums in global
-// memory for the last of them, which adds them up; one range each, 64 rows or more.
+// memory for the last of them, which adds them up; one range each, 64 rows or more. Even: by
+// wide_shares.cuh, with a cluster of 1.
 struct Spread {
   int cluster = 1, ranges = 1, width = 128;
-  bool apart = false;
+  bool apart = false, even = false;
 };
 void wide(Tensor out,
           Tensor x,
@@ -69,13 +74,11 @@ void wide(Tensor out,
           cudaStream_t stream,
           std::optional<Spread> spread = {},
           Handover handover = {});
-// Whether it gives blocks even shares of few rows' boxes (Handover) where it has one range.
-bool wide_in_shares(const GemmWeight& w, int num_sms);
 // Clusters of so many blocks that are there at a time: a cluster does not cross the boundaries of
 // groups of multiprocessors, so that some stay without a block.
 int clusters_at_once(int blocks);
 // As is probably fastest, by the number of rows too, and what wide() does where it is not told: it
-// changes no bit.
+// changes no bit. Without a handover nothing is apart or even.
 Spread wide_spread(
     const GemmWeight& w, int64_t n, int splits, int num_sms, const Handover& handover);
 

@@ -131,11 +131,6 @@ void run_tiles(const Tensor& x, const Tensor& w, const TallArgs& t, cudaStream_t
   run<T, 4>(x, w, t, stream);
 }
 
-int num_boxes(const GemmWeight& w) {
-  auto bytes = static_cast<int64_t>(dtype_bytes(w.type));
-  return static_cast<int>((w.cols * bytes + kRowBytes - 1) / kRowBytes);
-}
-
 }  // namespace
 
 bool can_tall(const Tensor& x, const GemmWeight& w) {

@@ -2,7 +2,7 @@
 // there are few tiles the product is spread, here: the blocks of a cluster have one or two ranges
 // of columns each. A block has 128 weight rows and up to 256 rows of x: one warp copies boxes of
 // both by tensor map through a ring in shared memory, two warpgroups multiply them, 64 weight rows
-// each. Where there are more tiles, wide_persistent.cu has another kernel.
+// each. Where there are more tiles, wide_persistent.cu and wide_shares.cu have other kernels.
 #include <cooperative_groups.h>
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include "backend/cuda/skinny.cuh"
 #include "backend/cuda/target.cuh"
 #include "backend/cuda/wide_persistent.cuh"
+#include "backend/cuda/wide_shares.cuh"
 #include "base/check.h"
 
 namespace sluice::cuda {
@@ -469,16 +470,17 @@ bool can_wide(const Tensor& x, const GemmWeight& w) {
   return fits_boxes(x, w) && (dtype_bytes(w.type) > 1 || w.scale) && has_wgmma();
 }
 
-bool wide_in_shares(const GemmWeight& w, int num_sms) {
-  return has_shares(w.type, w.rows, num_sms);
-}
-
 Spread wide_spread(
     const GemmWeight& w, int64_t n, int splits, int num_sms, const Handover& handover) {
-  if (splits == 1) return {};
-  const Spread some = splits == 8 ? Spread{4, 2} : Spread{splits, 1};
   Spread best;
   int64_t least = persistent_clocks(w, n, splits, num_sms);
+  if (splits == 1) {
+    const int width = n <= 32 ? 32 : 64;
+    if (can_share(w, n, splits, width, num_sms, handover) && share_clocks(w, num_sms) < least)
+      best = {1, 1, width, false, true};
+    return best;
+  }
+  const Spread some = splits == 8 ? Spread{4, 2} : Spread{splits, 1};
   auto consider = [&](const Spread& s) {
     const int64_t clocks = spread_clocks(w, n, s, num_sms);
     if (clocks < least) best = s, least = clocks;
@@ -504,8 +506,8 @@ void wide(Tensor out,
   const BoxedArgs a = boxed_args(out, x_scale, w);
   const Tensor weight{const_cast<void*>(w.data), w.type, w.rows, w.cols, w.cols};
   const Spread s = spread ? *spread : wide_spread(w, a.n, splits, num_sms, handover);
-  if (s.cluster == 1)
-    return wide_persistent(a, x, weight, splits, num_sms, stream, {.handover = handover});
+  if (s.even) return wide_shares(a, x, weight, s.width, num_sms, stream, handover);
+  if (s.cluster == 1) return wide_persistent(a, x, weight, splits, num_sms, stream);
   CHECK(s.cluster * s.ranges == splits && (!s.apart || can_be_apart(w, a.n, s, handover)));
   if (w.type == DType::f16) return run_typed<__half>(a, x, weight, s, stream, handover);
   if (w.type == DType::i8) return run_typed<int8_t>(a, x, weight, s, stream, handover);

@@ -1,13 +1,13 @@
-// How a block of wide_persistent.cu is laid out in shared memory, which boxes it gets, and the
-// thread that copies them. Device code.
+// How a block of wide_persistent.cu or wide_shares.cu is laid out in shared memory, and the thread
+// that copies its boxes. Device code.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
+#include "backend/box_shares.h"
 #include "backend/cuda/boxed.cuh"
 #include "backend/cuda/cluster.cuh"
-#include "backend/cuda/handover.cuh"
 #include "backend/cuda/hopper.cuh"
 #include "backend/cuda/wide_store.cuh"
 
@@ -39,50 +39,34 @@ struct PersistentRing {
   static constexpr int kBytes = kRoomAt + 2 * kHalfBytes + 1024;  // and room to align
 };
 
-struct PersistentArgs {
+struct TileArgs {
   BoxedArgs a;
   int splits;              // ranges of columns
   int row_tiles, x_tiles;  // a pair of blocks has two tiles of weight rows, counted once
   int in_group;            // TilePlace
-  int whole, parts;        // tiles that are not cut come first; parts of each other one
-  int items;               // tiles and parts of tiles
   int store_at_once;       // neighbours of a row of out: 8 or 2 of 16 bits, 4 of f32, or 1
-  Handover handover;       // blocks have shares, if there is any
+};
+struct PersistentArgs : TileArgs {
+  int whole, parts;  // tiles that are not cut come first; parts of each other one
+  int items;         // tiles and parts of tiles
 };
 
-// Whether kernels of this width can have shares.
-template <typename T, int kTiles>
-inline constexpr bool kShares = sizeof(T) == 2 && kTiles <= 8;
-
-// A block's share of the boxes of all tiles, tile by tile: at least those of a tile, so that a tile
-// is in one share or in two.
-struct Share {
-  int boxes;                // of a tile
-  int tile, box;            // where it begins
-  int last_tile, last_box;  // where it ends: before this box
-  __device__ Share(int tiles, int boxes_of_tile, int block, int blocks) : boxes(boxes_of_tile) {
-    const int all = tiles * boxes;
-    const auto begin = static_cast<int>(int64_t{all} * block / blocks);
-    const auto end = static_cast<int>(int64_t{all} * (block + 1) / blocks);
-    tile = begin / boxes, box = begin % boxes;
-    last_tile = end / boxes, last_box = end % boxes;
-  }
-
-  // Boxes of a tile that are added up in one go.
-  struct Run {
-    int tile, box, end;
-    bool gives, takes;  // the tile is the next block's; the block before has begun it
-  };
-  __device__ int runs() const { return last_tile - tile + (last_box > 0); }
-  // The part that the next block needs comes first. The part that needs the block before comes
-  // last.
-  __device__ Run run(int i) const {
-    if (last_box > 0 && i-- == 0) return {last_tile, 0, last_box, true, false};
-    const int whole = tile + (box > 0) + i;
-    if (whole < last_tile) return {whole, 0, boxes, false, false};
-    return {tile, box, boxes, false, true};
-  }
-};
+// How a tile is stored: stored_at_once(), where there is code for these types.
+inline int tile_stored_at_once(const BoxedArgs& a, DType weight) {
+  const int stored = stored_at_once(a);
+  const bool floats = a.out_type == DType::f32, bytes = dtype_bytes(weight) == 1;
+  if (floats && bytes) return 1;
+  return floats || bytes || a.out_type == weight ? stored : std::min(stored, 2);
+}
+// The map of out. Any will do, such as `other`, if sums are not stored by one.
+template <typename R>
+CUtensorMap out_map(const TileArgs& s, const CUtensorMap& other) {
+  const BoxedArgs& a = s.a;
+  if (s.store_at_once < 4) return other;
+  return tensor_map({a.out, a.out_type, a.n, a.out_cols(), a.out_stride},
+                    a.out_type == DType::f32 ? R::Room::kRows / 2 : R::Room::kRows,
+                    a.gated ? kRowBytes / 2 : kRowBytes);
+}
 
 // The place of block `rank` among the `blocks` that share x.
 __device__ inline PersistentPlace place_of(
@@ -98,6 +82,21 @@ __device__ inline PersistentPlace place_of(
 struct RingPlace {
   uint32_t ring, full, empty;
 };
+// That of a block, its barriers ready. R: PersistentRing; memory: of R::kBytes.
+template <typename R, int kBlocks>
+__device__ inline RingPlace make_ring(uint8_t* memory, uint64_t (&barriers)[2 * R::kStages]) {
+  const auto start = static_cast<uint32_t>(__cvta_generic_to_shared(memory));
+  const auto full = static_cast<uint32_t>(__cvta_generic_to_shared(barriers));
+  const RingPlace at{(start + 1023) & ~1023u, full, full + R::kStages * 8};
+  init_ring_barriers(at.full, at.empty, R::kStages, 8 * kBlocks);
+  return at;
+}
+// What a warpgroup has behind the ring: `half` of it.
+template <typename R>
+__device__ inline uint8_t* room_of(uint8_t* memory, const RingPlace& at, int half) {
+  const auto start = static_cast<uint32_t>(__cvta_generic_to_shared(memory));
+  return memory + (at.ring - start) + R::kRoomAt + half * R::kHalfBytes;
+}
 
 // The thread that copies. It is what a block waits for where boxes are small: per box it has no
 // more to do than to wait, and to start two copies. A stage is free when it is in all of kBlocks.
@@ -105,7 +104,7 @@ template <typename T, int kTiles, int kBlocks, bool kSpills>
 struct Copier {
   using R = PersistentRing<kTiles, kSpills>;
   static constexpr int kBox = kRowBytes / static_cast<int>(sizeof(T));  // columns
-  const PersistentArgs& s;
+  const TileArgs& s;
   const CUtensorMap &weights, &x, &x_quarters;
   RingPlace at;
   int rank;  // in its pair
@@ -160,29 +159,27 @@ struct Copier {
     }
   }
   // The boxes of a share.
-  __device__ void run(const Share& share) const {
+  __device__ void run(const BoxShare& share) const {
     prefetch_map(x);
-    const Share::Run first = share.run(0);
-    const int ahead = min(first.end - first.box, R::kStages);
-    for (int k = 0; k < ahead; ++k)
-      copy_weights<Reuse::once>(k, first.tile * kTileRows, first.box + k, R::kStage);
-    wait_for_inputs();
     int i = 0;
-    for (; i < ahead; ++i) copy_inputs(i, 0, first.box + i);
     for (int k = 0; k < share.runs(); ++k) {
-      const Share::Run run = share.run(k);
-      for (int box = run.box + (k == 0 ? ahead : 0); box < run.end; ++box, ++i) {
-        wait_for_stage(i);
-        copy_weights<Reuse::once>(i, run.tile * kTileRows, box, R::kStage);
-        copy_inputs(i, 0, box);
+      const BoxShare::Run run = share.run(k);
+      const PersistentPlace place{run.tile * kTileRows, 0, 1};
+      int box = run.box;
+      if (k == 0) {  // weights are on their way before x is there
+        const int ahead = min(run.end - box, R::kStages);
+        for (int j = 0; j < ahead; ++j) copy_weights<Reuse::once>(j, place.row, box + j, R::kStage);
+        wait_for_inputs();
+        for (; i < ahead; ++i, ++box) copy_inputs(i, place.x, box);
       }
+      copy_tile<Reuse::once>(place, box, run.end, i);
     }
   }
   // Weights are on their way before x is there, unless the first tile is a part.
-  __device__ void run(int first, int step, int boxes) const {
+  __device__ void run(const PersistentArgs& all, int first, int step, int boxes) const {
     prefetch_map(x);
     int i = 0;
-    const PersistentPlace first_place = place_of(s, first, R::kWidth, kBlocks, rank);
+    const PersistentPlace first_place = place_of(all, first, R::kWidth, kBlocks, rank);
     if (first_place.parts == 1) {
       const int ahead = min(boxes, R::kStages);
       for (int k = 0; k < ahead; ++k) copy_weights<Reuse::normal>(k, first_place.row, k, R::kStage);
@@ -192,8 +189,8 @@ struct Copier {
       wait_for_inputs();
     }
     int box = i;
-    for (int item = first; item < s.items; item += step, box = 0) {
-      const PersistentPlace place = place_of(s, item, R::kWidth, kBlocks, rank);
+    for (int item = first; item < all.items; item += step, box = 0) {
+      const PersistentPlace place = place_of(all, item, R::kWidth, kBlocks, rank);
       if (place.parts > 1) {
         copy_part(place, box, boxes, i);
       } else if (s.x_tiles == 1) {

@@ -3,11 +3,7 @@
 // while sums are scaled and stored (wide_store.cuh), for which there is memory beside the ring. As
 // in wide.cu one warp copies, and two warpgroups multiply, 64 weight rows each.
 // Tiles that are left when all blocks have had the same number may be cut: 2 or 4 blocks then have
-// a share of x's rows each.
-// With few rows of x the time goes into copying weights, and with whole tiles some blocks would
-// have one more to copy than others. So each block has the same number of boxes (Share). It first
-// begins the tile that the next block ends; that block takes over its sums and goes on adding, so
-// that columns are added up in the same order. Two blocks may be a cluster, with neighbouring
+// a share of x's rows each. Two blocks may be a cluster, with neighbouring
 // weight rows and the same rows of x: each copies half of these to both, so that x leaves the L2
 // cache once for 256 weight rows. Large products run at the power limit, and this saves some of it.
 #include "backend/cuda/wide_persistent.cuh"
@@ -18,6 +14,7 @@
 #include "backend/cuda/cluster.cuh"
 #include "backend/cuda/hopper.cuh"
 #include "backend/cuda/wide_copy.cuh"
+#include "backend/cuda/wide_multiply.cuh"
 #include "backend/cuda/wide_store.cuh"
 #include "base/check.h"
 
@@ -31,29 +28,6 @@ constexpr int kPersistentThreads = 384;  // a warpgroup that copies, two that mu
 // nothing.
 template <int kTiles>
 inline constexpr bool kPairs = kTiles == 32;
-
-// A flag in global memory that another block sets.
-__device__ inline void wait_for_flag(const uint32_t* flag) {
-  uint32_t set = 0;
-  const WaitBound bound;
-  do {
-    bound.check();
-    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(set) : "l"(flag) : "memory");
-  } while (set == 0);
-}
-__device__ inline void set_flag(uint32_t* flag) {
-  asm volatile("st.release.gpu.u32 [%0], %1;" ::"l"(flag), "r"(1) : "memory");
-}
-
-__device__ inline void add(float (&total)[4], const float (&sum)[4]) {
-#pragma unroll
-  for (int j = 0; j < 4; ++j) total[j] += sum[j];
-}
-template <int kTiles>
-__device__ inline void add_to(float (&total)[kTiles][4], const float (&sum)[kTiles][4]) {
-#pragma unroll
-  for (int t = 0; t < kTiles; ++t) add(total[t], sum[t]);
-}
 
 // A thread's own place in shared memory. As instructions that keep their order, so that few are on
 // their way at a time: there are no registers for more.
@@ -76,65 +50,13 @@ template <typename T, int kTiles, bool kSpills>
 inline constexpr bool kOneRange = std::is_same_v<T, int8_t> ||
                                   (!kSpills && kTiles > (kFewBits<T> ? 16 : 24));
 
-// A warpgroup that multiplies: `half` of the weight rows.
+// Tile by tile.
 template <typename T, int kTiles, int kBlocks, bool kSpills>
-struct Multiplier {
-  using R = PersistentRing<kTiles, kSpills>;
-  RingPlace at;
-  int half, lane;
-  int i = 0;  // boxes so far
+struct TileMultiplier : Multiplier<T, kTiles, kBlocks, kSpills> {
+  using Base = Multiplier<T, kTiles, kBlocks, kSpills>;
+  using R = typename Base::R;
+  using Base::add_boxes, Base::half;
 
-  // d = or += the box that has arrived, on its way when it returns. kNow: tiles of x of this one.
-  template <int kNow>
-  __device__ __forceinline__ void multiply(SumOf<T> (&d)[kNow][4], bool add) {
-    const uint32_t stage = at.ring + i % R::kStages * R::kStage;
-    barrier_wait(at.full + i % R::kStages * 8, i / R::kStages);
-    wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      product(d, operand(stage + half * kPersistentHalf * kRowBytes + k * 32),
-              operand(stage + R::kWeights + k * 32), add || k > 0, T{});
-    }
-    wgmma_commit();
-  }
-  // The box has been read by this warp.
-  __device__ __forceinline__ void release(int box) const {
-    const uint32_t barrier = at.empty + box % R::kStages * 8;
-    if constexpr (kBlocks == 1) {
-      if (lane == 0) barrier_arrive(barrier);
-    } else {
-      if (lane < kBlocks) barrier_arrive_in_cluster(in_block(barrier, lane));
-    }
-  }
-  // sum = the sums over `num` boxes, or += them, where it goes on (not of kFewBits).
-  template <int kNow>
-  __device__ __forceinline__ void add_boxes(SumOf<T> (&sum)[kNow][4],
-                                            int num,
-                                            bool goes_on = false) {
-    if constexpr (kFewBits<T>) {
-      // While these are added the other warpgroup multiplies.
-#pragma unroll
-      for (int t = 0; t < kNow; ++t) sum[t][0] = sum[t][1] = sum[t][2] = sum[t][3] = 0;
-      for (int box = 0; box < num; ++box, ++i) {
-        SumOf<T> part[kNow][4];
-        multiply(part, false);
-        wgmma_wait<0>();
-        pin(part);
-        release(i);
-        add_to(sum, part);
-      }
-    } else {
-      for (int box = 0; box < num; ++box, ++i) {
-        multiply(sum, goes_on || box > 0);
-        // The box before has been read; this one is on its way.
-        wgmma_wait<1>();
-        if (box > 0) release(i - 1);
-      }
-      wgmma_wait<0>();
-      pin(sum);
-      if (num > 0) release(i - 1);
-    }
-  }
   // all = the sums over all ranges, in ascending order, of a whole tile that spills. `memory`: of
   // this warpgroup, from which its last tile may still be stored. (The last range is added behind
   // the loop but multiplied in it: added there, the compiler spills registers; multiplied behind
@@ -183,100 +105,13 @@ struct Multiplier {
     }
   }
   template <int kNow>
-  __device__ __forceinline__ void store_tile(const PersistentArgs& s,
-                                             const CUtensorMap& out,
-                                             const SumOf<T> (&sum)[kNow][4],
-                                             const TwoTerms& terms,
-                                             uint8_t* memory,
-                                             const PersistentPlace& place) const {
-    using Room = typename R::Room;
-    constexpr bool kWhole = kNow == kTiles;
-    const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(memory));
-    if constexpr (kGates<T, R::kWidth>) {
-      if (s.a.gated) return store_gated<T, Room, kWhole>(s.a, out, sum, to, place, half);
-    }
-    if (s.store_at_once < 4) {
-      store_any<T, Room>(s.a, s.store_at_once == 2, sum, memory, place, half);
-    } else if constexpr (sizeof(T) == 2) {  // out is of the same type or f32
-      if (s.store_at_once == 4) {
-        store_floats<T, Room, kWhole>(s.a, out, sum, terms, to, place, half);
-      } else {
-        store_boxes<T, T, Room, kWhole>(s.a, out, sum, terms, to, place, half);
-      }
-    } else if (s.a.out_type == DType::f16) {
-      store_boxes<T, __half, Room, kWhole>(s.a, out, sum, terms, to, place, half);
-    } else {
-      store_boxes<T, __nv_bfloat16, Room, kWhole>(s.a, out, sum, terms, to, place, half);
-    }
-  }
-  // Sums of a tile of which block `block` has begun the columns, from or to memory. By all threads
-  // of the warpgroup.
-  __device__ float4* handed_over(const Handover& h, int block) const {
-    return static_cast<float4*>(h.sums) + (block * 2 + half) * kTiles * 128 + threadIdx.x % 128;
-  }
-  __device__ __forceinline__ void give(const Handover& h,
-                                       int block,
-                                       const float (&sum)[kTiles][4]) const {
-    float4* to = handed_over(h, block);
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t)
-      __stcg(to + t * 128, {sum[t][0], sum[t][1], sum[t][2], sum[t][3]});
-    __threadfence();
-    sync_half(half);
-    if (threadIdx.x % 128 == 0) set_flag(h.flags + block * 2 + half);
-  }
-  __device__ __forceinline__ void take(const Handover& h,
-                                       int block,
-                                       float (&sum)[kTiles][4]) const {
-    if (threadIdx.x % 128 == 0) {
-      uint32_t* flag = h.flags + block * 2 + half;
-      wait_for_flag(flag);
-      *flag = 0;  // for the next kernel
-      __threadfence();
-    }
-    sync_half(half);
-    const float4* from = handed_over(h, block);
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      const float4 v = __ldcg(from + t * 128);
-      sum[t][0] = v.x, sum[t][1] = v.y, sum[t][2] = v.z, sum[t][3] = v.w;
-    }
-  }
-  // Two calls of add_boxes(), since with one the matrix instructions wait for each other (C7515).
-  __device__ __forceinline__ void run_share(const PersistentArgs& s,
-                                            const CUtensorMap& out,
-                                            const Share& share,
-                                            int block,
-                                            uint8_t* memory) {
-#pragma unroll 1
-    for (int k = 0; k < share.runs(); ++k) {
-      const Share::Run run = share.run(k);
-      float sum[kTiles][4] = {};
-      if (run.takes) {
-        take(s.handover, block - 1, sum);
-        pin(sum);
-        add_boxes(sum, run.end - run.box, true);
-      } else {
-        add_boxes(sum, run.end - run.box, false);
-      }
-      if (run.gives) {
-        give(s.handover, block, sum);
-        continue;
-      }
-      const PersistentPlace place{run.tile * kTileRows, 0, 1};
-      float total[kTiles][4] = {};
-      add_to(total, sum);  // as run_tile() does
-      store_tile(s, out, total, TwoTerms(s.a, place.row + half * kPersistentHalf), memory, place);
-    }
-  }
-  template <int kNow>
   __device__ __forceinline__ void run_tile(const PersistentArgs& s,
                                            const CUtensorMap& out,
                                            int boxes,
                                            uint8_t* memory,
                                            const PersistentPlace& place) {
     const TwoTerms terms(s.a, place.row + half * kPersistentHalf);
-    auto store = [&](const auto& sum) { store_tile(s, out, sum, terms, memory, place); };
+    auto store = [&](const auto& sum) { this->store_tile(s, out, sum, terms, memory, place); };
     SumOf<T> sum[kNow][4] = {};
     if constexpr (kOneRange<T, kTiles, kSpills>) {
       add_boxes(sum, boxes);
@@ -310,11 +145,8 @@ __global__ void __launch_bounds__(kPersistentThreads, 1)
   extern __shared__ uint8_t unaligned[];
   __shared__ uint64_t barriers[2 * R::kStages];
   let_next_start();
-  const auto start = static_cast<uint32_t>(__cvta_generic_to_shared(unaligned));
-  const auto full = static_cast<uint32_t>(__cvta_generic_to_shared(barriers));
-  const RingPlace at{(start + 1023) & ~1023u, full, full + R::kStages * 8};
+  const RingPlace at = make_ring<R, kBlocks>(unaligned, barriers);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  init_ring_barriers(at.full, at.empty, R::kStages, 8 * kBlocks);
   const int rank = kBlocks > 1 ? block_in_cluster() : 0;
   auto sync_pair = [] {  // the other's barriers are there, or it is done with this block's memory
     if constexpr (kBlocks > 1) {
@@ -327,17 +159,11 @@ __global__ void __launch_bounds__(kPersistentThreads, 1)
   const int boxes = (s.a.cols + kBox - 1) / kBox;
   const auto first = static_cast<int>(blockIdx.x) / kBlocks;
   const auto step = static_cast<int>(gridDim.x) / kBlocks;
-  const bool shares = kShares<T, kTiles> && s.handover.flags;
-  const Share share(s.row_tiles, boxes, first, step);
   if (warp >= 8) {
     give_registers<24>();
     if (warp == 8 && lane == 0) {
       const Copier<T, kTiles, kBlocks, kSpills> copier{s, weights, x, x_quarters, at, rank};
-      if (shares) {
-        copier.run(share);
-      } else {
-        copier.run(first, step, boxes);
-      }
+      copier.run(s, first, step, boxes);
     }
     sync_pair();
     return;
@@ -345,12 +171,9 @@ __global__ void __launch_bounds__(kPersistentThreads, 1)
   take_registers<240>();
   wait_for_inputs();
   const int half = warp / 4;
-  uint8_t* memory = unaligned + (at.ring - start) + R::kRoomAt + half * R::kHalfBytes;
-  Multiplier<T, kTiles, kBlocks, kSpills> m{at, half, lane};
-  if constexpr (kShares<T, kTiles>) {
-    if (shares) m.run_share(s, out, share, first, memory);
-  }
-  for (int item = first; item < s.items && !shares; item += step) {
+  uint8_t* memory = room_of<R>(unaligned, at, half);
+  TileMultiplier<T, kTiles, kBlocks, kSpills> m{{at, half, lane}};
+  for (int item = first; item < s.items; item += step) {
     const PersistentPlace place = place_of(s, item, R::kWidth, kBlocks, rank);
     if constexpr (kCuts<kTiles>) {
       if (place.parts == 4) {
@@ -395,8 +218,7 @@ void run_persistent(const BoxedArgs& a,
                     const Tensor& weight,
                     int splits,
                     int num_sms,
-                    cudaStream_t stream,
-                    Handover handover) {
+                    cudaStream_t stream) {
   using R = PersistentRing<kTiles, kSpills>;
   constexpr auto kKernel = wide_persistent_kernel<T, kTiles, kBlocks, kSpills>;
   allow_shared<kKernel>(R::kBytes, "wide");
@@ -405,23 +227,13 @@ void run_persistent(const BoxedArgs& a,
   const int at_once = num_sms / kBlocks;
   const TileCut cut = cut_tiles(row_tiles * x_tiles, R::kWidth, at_once);
   const int group = tiles_in_group(row_tiles, kInGroup / kBlocks);
-  int stored = stored_at_once(a);
-  const bool floats = a.out_type == DType::f32;
-  if (floats && sizeof(T) == 1) stored = 1;
-  if (!floats && sizeof(T) == 2 && a.out_type != weight.type) stored = std::min(stored, 2);
-  const bool shares = kShares<T, kTiles> && splits == 1 && x_tiles == 1 &&
-                      has_shares(weight.type, a.rows, num_sms) &&
-                      handover.bytes >= num_sms * 2 * kTiles * 128 * 16;
-  if (!shares) handover = {};
-  const PersistentArgs s{a,         splits,    row_tiles, x_tiles, group,
-                         cut.whole, cut.parts, cut.items, stored,  handover};
+  const PersistentArgs s{
+      {a, splits, row_tiles, x_tiles, group, tile_stored_at_once(a, weight.type)},
+      cut.whole,
+      cut.parts,
+      cut.items};
   const CUtensorMap weights = weight_map(weight, a.gated);
-  // Any map will do if sums are not stored by one.
-  const CUtensorMap out = s.store_at_once < 4
-                              ? weights
-                              : tensor_map({a.out, a.out_type, a.n, a.out_cols(), a.out_stride},
-                                           floats ? R::Room::kRows / 2 : R::Room::kRows,
-                                           a.gated ? kRowBytes / 2 : kRowBytes);
+  const CUtensorMap out = out_map<R>(s, weights);
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -499,11 +311,9 @@ void run_typed(const BoxedArgs& a,
       constexpr int kBlocks = decltype(num)::value;
       if constexpr (kTiles == 32 && sizeof(T) == 2) {
         if (splits > 1)
-          return run_persistent<T, kTiles, kBlocks, true>(a, x, weight, splits, num_sms, stream,
-                                                          way.handover);
+          return run_persistent<T, kTiles, kBlocks, true>(a, x, weight, splits, num_sms, stream);
       }
-      run_persistent<T, kTiles, kBlocks, false>(a, x, weight, splits, num_sms, stream,
-                                                way.handover);
+      run_persistent<T, kTiles, kBlocks, false>(a, x, weight, splits, num_sms, stream);
     };
     if constexpr (kPairs<kTiles>) {
       const int blocks = way.blocks ? way.blocks : blocks_of(a.rows, a.n, way.width, num_sms);
@@ -520,12 +330,6 @@ void run_typed(const BoxedArgs& a,
 }
 
 }  // namespace
-
-bool has_shares(DType type, int64_t rows, int num_sms) {
-  const int tiles = ceil_div(rows, kTileRows);
-  return dtype_bytes(type) == 2 && tiles > num_sms && tiles % num_sms != 0 &&
-         num_sms * 2 <= Handover::kFlags;
-}
 
 int64_t persistent_clocks(const GemmWeight& w, int64_t n, int splits, int num_sms) {
   const int64_t boxes = num_boxes(w);

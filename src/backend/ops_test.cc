@@ -9,6 +9,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/paged_batch.h"
 #include "backend/ref/ref_backend.h"
+#include "tensor/formats/all.h"
 #include "tensor/formats/f16.h"
 
 namespace sluice {
@@ -279,6 +280,72 @@ TEST_P(CpuOps, Activations) {
         ref_->activate_gated({{}, {}, {}, {}, super_ref.view}, x, a);
         expect_quantized(super_ref, want);
       }
+    }
+  }
+}
+
+// An output in each form by itself.
+struct EachForm {
+  EachForm(int64_t rows, int64_t cols)
+      : f(rows, cols), q(rows, cols), row(rows, cols), super(rows, cols) {}
+  std::vector<Act> acts() {
+    return {f.act(), {{}, q.view}, {{}, {}, row.view}, {{}, {}, {}, {}, super.view}};
+  }
+  Matrix f;
+  Quantized q;
+  RowQuantized row;
+  SuperQuantized super;
+};
+
+void expect_same_bits(EachForm& a, EachForm& b) {
+  expect_same_rows(a.f, b.f, a.f.rows());
+  EXPECT_TRUE(a.q.codes == b.q.codes && a.q.scale == b.q.scale && a.q.sum == b.q.sum);
+  EXPECT_TRUE(a.row.codes == b.row.codes && a.row.scale == b.row.scale && a.row.sum == b.row.sum);
+  EXPECT_TRUE(a.super.codes == b.super.codes && a.super.scale == b.super.scale &&
+              a.super.sum == b.super.sum);
+}
+
+std::vector<std::byte> random_rows(Format format, int64_t rows, int64_t cols, uint32_t seed) {
+  Matrix values = Matrix::random(rows, cols, seed, 0.1F);
+  const size_t bytes = row_bytes(format, cols);
+  std::vector<std::byte> encoded(bytes * static_cast<size_t>(rows));
+  for (int64_t r = 0; r < rows; ++r) {
+    format_info(format).encode(values.row(r), &encoded[bytes * static_cast<size_t>(r)], cols);
+  }
+  return encoded;
+}
+
+// matmul_gated against the two ops that it stands for, whether it computes both at once or not.
+TEST_P(CpuOps, GatedProducts) {
+  using F = Format;
+  constexpr int64_t kF = 768, kHidden = 256;
+  const std::pair<Format, Format> formats[] = {
+      {F::f32, F::f32},   {F::f16, F::f16},   {F::bf16, F::bf16}, {F::q8_0, F::q8_0},
+      {F::q4_0, F::q4_0}, {F::q4_k, F::q4_k}, {F::q6_k, F::q6_k}, {F::q4_k, F::q6_k}};
+  for (const auto& [gate_format, up_format] : formats) {
+    const auto gate = random_rows(gate_format, kF, kHidden, 1);
+    const auto up = random_rows(up_format, kF, kHidden, 2);
+    const TensorInfo gate_info{"gate", gate_format, kF, kHidden, gate.size()};
+    const TensorInfo up_info{"up", up_format, kF, kHidden, up.size()};
+    const WeightSegment segments[] = {{&gate_info, gate}, {&up_info, up}};
+    const Weight w = cpu_->load(segments, {});
+    for (int64_t m : {1, 7, 63, 64, 65, 130}) {
+      SCOPED_TRACE(testing::Message() << format_info(gate_format).name << " M " << m);
+      Matrix hidden = Matrix::random(m, kHidden, 3), x_floats(m, kHidden), inner(m, 2 * kF);
+      const std::vector<float> ones(kHidden, 1.0F);
+      Quantized x_blocks(m, kHidden);
+      SuperQuantized x_supers(m, kHidden);
+      const Act x{x_floats, x_blocks.view, {}, {}, x_supers.view, {}};
+      cpu_->rms_norm(x, hidden, ones.data(), 1e-5F, nullptr);
+      EachForm apart(m, kF), together(m, kF);
+      for (size_t i = 0; i < apart.acts().size(); ++i) {
+        const Activation a =
+            (m + static_cast<int64_t>(i)) % 2 ? Activation::silu : Activation::gelu_tanh;
+        cpu_->matmul(inner, x, w);
+        cpu_->activate_gated(apart.acts()[i], inner, a);
+        cpu_->matmul_gated(together.acts()[i], inner, x, w, a);
+      }
+      expect_same_bits(together, apart);
     }
   }
 }

@@ -84,6 +84,14 @@ void TracedBackend::activate_gated(const Act& out, Tensor gate_up, Activation ac
   timed("activate_gated", [&] { inner_.activate_gated(out, gate_up, activation); });
 }
 
+void TracedBackend::matmul_gated(
+    const Act& out, Tensor inner, const Act& x, const Weight& w, Activation activation) {
+  timed("matmul_gated", [&] { inner_.matmul_gated(out, inner, x, w, activation); },
+        {{"tokens", static_cast<double>(x.rows())},
+         {"rows", static_cast<double>(w.rows)},
+         {"cols", static_cast<double>(w.cols)}});
+}
+
 void TracedBackend::copy_blocks(std::span<const KvLayer> layers,
                                 std::span<const BlockCopy> copies) {
   timed("copy_blocks", [&] { inner_.copy_blocks(layers, copies); });

@@ -60,6 +60,8 @@ class TracedBackend final : public Backend {
                  KvLayer kv) override;
   void activate(const Act& out, Tensor x, Activation activation) override;
   void activate_gated(const Act& out, Tensor gate_up, Activation activation) override;
+  void matmul_gated(
+      const Act& out, Tensor inner, const Act& x, const Weight& w, Activation activation) override;
   int max_decode_rows() const override { return inner_.max_decode_rows(); }
   bool decode_layers(const DecodeStep& step, std::span<const DecodeLayer> layers) override {
     return inner_.decode_layers(step, layers);

@@ -7,6 +7,7 @@
 #include "backend/cpu/elementwise.h"
 #include "backend/cpu/features.h"
 #include "backend/cpu/matmul/matmul.h"
+#include "backend/cpu/matmul/matmul_gated.h"
 #include "backend/cpu/numa.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/vector_math.h"
@@ -154,6 +155,15 @@ class CpuBackend final : public Backend {
     rows_.activate_gated(out, gate_up, activation);
   }
 
+  void matmul_gated(
+      const Act& out, Tensor inner, const Act& x, const Weight& w, Activation activation) override {
+    const GatedProduct product{out, x, packed(w), activation};
+    if (!sluice::matmul_gated(pool_, product, kernels_, scratch_, gated_)) {
+      return Backend::matmul_gated(out, inner, x, w, activation);
+    }
+    count_op();
+  }
+
   void copy_blocks(std::span<const KvLayer> layers, std::span<const BlockCopy> copies) override {
     rows_.copy_blocks(layers, copies);
   }
@@ -177,6 +187,7 @@ class CpuBackend final : public Backend {
   MatmulScratch scratch_;
   CpuAttention attention_;
   BestScratch best_;
+  GatedScratch gated_;
 };
 
 }  // namespace

@@ -103,13 +103,7 @@ void CpuElementwise::fill_rows(const Act& out, int64_t cols, double ns, Fill fil
       float* y = own ? own : out.f.row(r);
       fill(r, y);
       if (out.r.q) quantize_whole_row(y, cols, out.r.q + r * cols, out.r.scale + r, out.r.sum + r);
-      if (out.s.q) {
-        quantize_supers(y, cols, out.s.q + r * cols, out.s.scale + r * (cols / kActSuper),
-                        out.s.sum + r * (cols / kActSum));
-      }
-      if (!out.q.q) continue;
-      int64_t block = r * (cols / kActBlock);
-      quantize_row(y, cols, out.q.q + r * cols, out.q.scale + block, out.q.sum + block);
+      quantize_blocks(out, r, 0, y, cols);
     }
   });
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "backend/backend.h"
 #include "backend/cpu/features.h"
 
 namespace sluice {
@@ -85,6 +86,17 @@ void quantize_whole_row(const float* x, int64_t cols, int8_t* q, float* scale, i
 
 void quantize_supers(const float* x, int64_t cols, int8_t* q, float* scale, int16_t* sum) {
   fns().supers(x, cols, q, scale, sum);
+}
+
+void quantize_blocks(const Act& out, int64_t row, int64_t first, const float* y, int64_t cols) {
+  if (out.s.q) {
+    const int64_t at = row * out.s.cols + first;
+    quantize_supers(y, cols, out.s.q + at, out.s.scale + at / kActSuper, out.s.sum + at / kActSum);
+  }
+  if (out.q.q) {
+    const int64_t at = row * out.q.cols + first, block = at / kActBlock;
+    quantize_row(y, cols, out.q.q + at, out.q.scale + block, out.q.sum + block);
+  }
 }
 
 }  // namespace sluice

@@ -7,6 +7,8 @@
 
 namespace sluice {
 
+struct Act;
+
 // cols a multiple of 32. scale = absmax / 127; q = x * (127 / absmax) to nearest even, so q lies in
 // [-127, 127]; sum is the block's integer sum. A block with absmax < 1e-30 becomes zero; one that
 // holds an infinity or a NaN gets q = 0 and a NaN scale, so that what reads it shows the fault.
@@ -18,6 +20,10 @@ void quantize_whole_row(const float* x, int64_t cols, int8_t* q, float* scale, i
 
 // The same in blocks of 256, with a sum of every 16. cols a multiple of 256.
 void quantize_supers(const float* x, int64_t cols, int8_t* q, float* scale, int16_t* sum);
+
+// Fills columns [first, first + cols) of out.q and out.s, where they are wanted, from y [cols];
+// whole blocks of either.
+void quantize_blocks(const Act& out, int64_t row, int64_t first, const float* y, int64_t cols);
 
 namespace cpu {
 // What the largest magnitude of a block makes of it. It is given as bits: compared as integers,

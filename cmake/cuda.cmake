@@ -56,7 +56,7 @@ list(FILTER cuda_sources EXCLUDE REGEX "_(test|bench)\\.cu$")
 if(SLUICE_QUICK AND NOT EXISTS /dev/nvidia0)  # they are compiled here and not run
   set(quick_sources ${cuda_sources})
   list(FILTER quick_sources INCLUDE REGEX "\\.cu$")
-  list(FILTER quick_sources EXCLUDE REGEX "/wide\\.cu$")  # unoptimised, it has too few registers
+  list(FILTER quick_sources EXCLUDE REGEX "/wide(_shares)?\\.cu$")  # unoptimised, they have too few registers
   set_source_files_properties(${quick_sources} PROPERTIES COMPILE_OPTIONS "-Xcicc=-O1;-Xptxas=-O1")
 endif()
 

@@ -1,8 +1,8 @@
 // Our own kernels for products, each way of cutting the work, against sums in double: odd sizes,
 // outputs that start as NaN, memory behind them that must stay as it is. And that a row has the
 // same bits whatever the number of rows, where the kernels promise it. Of int8 all bits are known.
-//   cuda_product_test [--small [PART PARTS] | --time [ROWS...]]
-// --small: fewer sizes; of PARTS equal parts, the one that PART names: sanitizers take their time
+//   cuda_product_test [--small | --time [ROWS...]]
+// --small: fewer sizes. Under a sanitizer SLUICE_TEST_SLICE leaves a part of all checks.
 // --time: microseconds (and TFLOP/s) of cuBLASLt, narrow() and wide() for the shapes of Qwen2.5-7B,
 // each way to cut them on its own
 #include <cublasLt.h>
@@ -24,17 +24,14 @@
 #include "backend/cuda/target.cuh"
 #include "backend/cuda/wide_persistent.cuh"
 #include "backend/cuda/wide_shares.cuh"
+#include "base/test_slice.h"
 
 namespace sluice::cuda {
 namespace {
 
 int checks = 0, failures = 0;
 
-// Of all checks those that this run makes: every `parts`th.
-struct Slice {
-  int part = 0, parts = 1, next = 0;
-  bool has_next() { return next++ % parts == part; }
-} slice;
+TestSlice slice;  // of all checks those that run
 
 template <typename T>
 class OnDevice {
@@ -120,7 +117,7 @@ class Product {
   // x [n, cols] of type In, each row times x_scale.
   template <typename In, typename Run>
   void compare(const char* what, DType x_type, bool scaled, Run&& run) {
-    if (!slice.has_next()) return;
+    if (!slice.take()) return;
     const int64_t stride = c_.cols + (x_type == DType::f8 ? 0 : 16);
     std::vector<In> x = random_values<In>(c_.n * stride, 4, 1);
     std::vector<float> x_scale(static_cast<size_t>(c_.n), 1);
@@ -228,7 +225,7 @@ class Product {
       };
       for (int64_t num : {1, 8, 9, 16, 31, 64, 65, 100, 128, 129, 192, 193, 300}) {
         for (int64_t first : {int64_t{0}, c_.n - num}) {
-          if (!slice.has_next()) continue;
+          if (!slice.take()) continue;
           if (num <= kMaxNarrow) expect_bits(product(first, num, 132, -1), first, num, -1);
           expect_bits(product(first, num, num % 2 == 0 ? 8 : 132, 0), first, num, 0);
         }
@@ -246,7 +243,7 @@ class Product {
         if (s.cluster * s.ranges != splits) continue;
         if ((s.apart || s.width == 256) && weight_.type == DType::f8) continue;
         for (int64_t num : {int64_t{1}, int64_t{40}, int64_t{65}, int64_t{200}, c_.n}) {
-          if (!slice.has_next()) continue;
+          if (!slice.take()) continue;
           OnDevice<X> out(none);
           wide({out.data(), type_, num, c_.rows, c_.rows},
                {dx.data(), weight_.type, num, c_.cols, c_.cols}, x_scale.data(), weight_, splits,
@@ -259,10 +256,14 @@ class Product {
       for (int width : {32, 64}) {
         for (int sms : {1, 2, 3, 4, 5, 8}) {
           for (int64_t num : {1, width - 1, width, width}) {
-            if (!can_share(weight_, num, splits, width, sms, handover())) continue;
-            ++shared;
-            if (!slice.has_next()) continue;
             const int64_t first = num == 1 ? 5 : 0;
+            const bool shares = can_share(weight_, num, splits, width, sms, handover());
+            shared += shares;
+            if (!slice.take()) continue;
+            if (!shares) {
+              expect_bits(product(first, num, sms, width, 1), first, num, width);
+              continue;
+            }
             OnDevice<X> out(none);
             wide({out.data(), type_, num, c_.rows, c_.rows},
                  {dx.data() + first * c_.cols, weight_.type, num, c_.cols, c_.cols},
@@ -279,7 +280,7 @@ class Product {
         for (int64_t num : {int64_t{1}, int64_t{40}, int64_t{65}, int64_t{200}, c_.n}) {
           // So that no tile is cut, and into two parts and four: alone, and behind whole ones.
           for (int sms : {1, 3, 8, 32, 132}) {
-            if (!slice.has_next()) continue;
+            if (!slice.take()) continue;
             expect_bits(product(0, num, sms, width, 1), 0, num, width);
             if (width == 256 && sms > 1)
               expect_bits(product(0, num, sms, width, 2), 0, num, 2 * width);
@@ -312,7 +313,7 @@ class Product {
           return out.get();
         };
         auto expect_same = [&](int width, int more, auto&& run) {
-          if (!slice.has_next()) return;
+          if (!slice.take()) return;
           const int64_t odd = c_.rows + 3, even = c_.rows + 4;
           const std::vector<float> one = product(odd, run), four = product(even, run);
           bool same = true;
@@ -384,7 +385,7 @@ class Product {
                          nullptr);
           const std::vector<float> want = right.get();
           auto expect = [&](const char* what, int width, int more, auto&& run) {
-            if (!slice.has_next()) return;
+            if (!slice.take()) return;
             OnDevice<float> out(poison);
             run(Tensor{out.data(), type_, n, f, stride});
             check(cudaDeviceSynchronize(), what);
@@ -609,7 +610,7 @@ class Int8Product {
 
   template <typename Run>
   void compare(const std::string& what, bool takes, Run&& run) {
-    if (!slice.has_next()) return;
+    if (!slice.take()) return;
     ++checks;
     const int64_t stride = c_.rows + (c_.rows % 8 == 0 ? 8 : 3);
     std::vector<float> poison(static_cast<size_t>(c_.n * stride));
@@ -948,14 +949,8 @@ int main(int argc, char** argv) {
     return 0;
   }
   const bool small = mode == "--small";
-  if (small && argc == 4) {
-    sluice::cuda::slice = {std::atoi(argv[2]) - 1, std::atoi(argv[3])};
-    if (sluice::cuda::slice.part < 0 || sluice::cuda::slice.part >= sluice::cuda::slice.parts) {
-      std::fprintf(stderr, "cuda_product_test: --small takes a part from 1 to PARTS\n");
-      return 2;
-    }
-  } else if (argc > (mode.empty() ? 1 : 2) || (argc == 2 && !small)) {
-    std::fprintf(stderr, "cuda_product_test: [--small [PART PARTS] | --time [ROWS...]]\n");
+  if (argc > 2 || (argc == 2 && !small)) {
+    std::fprintf(stderr, "cuda_product_test: [--small | --time [ROWS...]]\n");
     return 2;
   }
   sluice::cuda::run_int8_cases(small);

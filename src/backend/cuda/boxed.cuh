@@ -10,6 +10,7 @@
 #include "backend/cuda/activation.cuh"
 #include "backend/cuda/gemm_weight.cuh"
 #include "backend/cuda/launch.cuh"
+#include "base/check.h"
 
 namespace sluice::cuda {
 
@@ -198,6 +199,16 @@ CUtensorMap encode_map(const Tensor& t,
                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (r != CUDA_SUCCESS) throw std::runtime_error("CUDA: a tensor map was refused");
   return map;
+}
+
+// Calls f with a value of the type that the operands have.
+template <typename F>
+void with_boxed_type(DType type, F&& f) {
+  if (type == DType::i8) return f(int8_t{});
+  if (type == DType::f8) return f(__nv_fp8_e4m3{});
+  if (type == DType::f16) return f(__half{});
+  CHECK(type == DType::bf16);
+  f(__nv_bfloat16{});
 }
 
 // Boxes of `box_rows` rows by 128 bytes, or by half as many.

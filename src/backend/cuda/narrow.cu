@@ -207,10 +207,9 @@ void narrow(Tensor out,
             cudaStream_t stream) {
   BoxedArgs a = boxed_args(out, x_scale, w);
   Tensor weight{const_cast<void*>(w.data), w.type, w.rows, w.cols, w.cols};
-  if (w.type == DType::f8) return run_tiles<__nv_fp8_e4m3>(a, x, weight, splits, in_order, stream);
-  if (w.type == DType::i8) return run_tiles<int8_t>(a, x, weight, splits, in_order, stream);
-  if (w.type == DType::f16) return run_tiles<__half>(a, x, weight, splits, in_order, stream);
-  run_tiles<__nv_bfloat16>(a, x, weight, splits, in_order, stream);
+  with_boxed_type(w.type, [&](auto type) {
+    run_tiles<decltype(type)>(a, x, weight, splits, in_order, stream);
+  });
 }
 
 }  // namespace sluice::cuda

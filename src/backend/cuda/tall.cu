@@ -151,10 +151,7 @@ void tall(Tensor out,
   int tiles = (t.block_rows + kTileRows - 1) / kTileRows;
   t.tile_rows = up((t.block_rows + tiles - 1) / tiles, kBoxRows);
   Tensor weight{const_cast<void*>(w.data), w.type, w.rows, w.cols, w.cols};
-  if (w.type == DType::f8) return run_tiles<__nv_fp8_e4m3>(x, weight, t, stream);
-  if (w.type == DType::i8) return run_tiles<int8_t>(x, weight, t, stream);
-  if (w.type == DType::f16) return run_tiles<__half>(x, weight, t, stream);
-  run_tiles<__nv_bfloat16>(x, weight, t, stream);
+  with_boxed_type(w.type, [&](auto type) { run_tiles<decltype(type)>(x, weight, t, stream); });
 }
 
 }  // namespace sluice::cuda

@@ -506,13 +506,14 @@ void wide(Tensor out,
   const BoxedArgs a = boxed_args(out, x_scale, w);
   const Tensor weight{const_cast<void*>(w.data), w.type, w.rows, w.cols, w.cols};
   const Spread s = spread ? *spread : wide_spread(w, a.n, splits, num_sms, handover);
-  if (s.even) return wide_shares(a, x, weight, s.width, num_sms, stream, handover);
+  if (s.even) {
+    CHECK(can_share(w, a.n, splits, s.width, num_sms, handover));
+    return wide_shares(a, x, weight, s.width, num_sms, stream, handover);
+  }
   if (s.cluster == 1) return wide_persistent(a, x, weight, splits, num_sms, stream);
   CHECK(s.cluster * s.ranges == splits && (!s.apart || can_be_apart(w, a.n, s, handover)));
-  if (w.type == DType::f16) return run_typed<__half>(a, x, weight, s, stream, handover);
-  if (w.type == DType::i8) return run_typed<int8_t>(a, x, weight, s, stream, handover);
-  if (w.type == DType::f8) return run_typed<__nv_fp8_e4m3>(a, x, weight, s, stream, handover);
-  run_typed<__nv_bfloat16>(a, x, weight, s, stream, handover);
+  with_boxed_type(w.type,
+                  [&](auto type) { run_typed<decltype(type)>(a, x, weight, s, stream, handover); });
 }
 
 }  // namespace sluice::cuda

@@ -13,6 +13,8 @@
 
 namespace sluice::cuda {
 
+inline constexpr int kTileThreads = 384;  // a warpgroup that copies, two that multiply
+
 // Whether tiles of this width can be cut.
 template <int kTiles>
 inline constexpr bool kCuts = kTiles >= 16;
@@ -91,7 +93,7 @@ __device__ inline RingPlace make_ring(uint8_t* memory, uint64_t (&barriers)[2 * 
   init_ring_barriers(at.full, at.empty, R::kStages, 8 * kBlocks);
   return at;
 }
-// What a warpgroup has behind the ring: `half` of it.
+// The memory behind the ring from which a warpgroup stores. half: 0 or 1.
 template <typename R>
 __device__ inline uint8_t* room_of(uint8_t* memory, const RingPlace& at, int half) {
   const auto start = static_cast<uint32_t>(__cvta_generic_to_shared(memory));

@@ -1,5 +1,5 @@
-// What a warpgroup of wide_persistent.cu or wide_shares.cu does with the boxes of its block:
-// multiplies them, adds up, and stores a tile's sums. Device code.
+// A warpgroup of wide_persistent.cu or wide_shares.cu. It multiplies the boxes of its block, adds
+// up, and stores a tile's sums. Device code.
 #pragma once
 
 #include <cstdint>

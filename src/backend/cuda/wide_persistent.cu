@@ -1,11 +1,11 @@
-// Products by blocks that stay, one on each multiprocessor. A block takes one
-// tile of 128 weight rows by up to 256 rows of x after the other: the next tile's boxes are copied
-// while sums are scaled and stored (wide_store.cuh), for which there is memory beside the ring. As
-// in wide.cu one warp copies, and two warpgroups multiply, 64 weight rows each.
-// Tiles that are left when all blocks have had the same number may be cut: 2 or 4 blocks then have
-// a share of x's rows each. Two blocks may be a cluster, with neighbouring
-// weight rows and the same rows of x: each copies half of these to both, so that x leaves the L2
-// cache once for 256 weight rows. Large products run at the power limit, and this saves some of it.
+// Products by blocks that stay, one on each multiprocessor. A block takes one tile of 128 weight
+// rows by up to 256 rows of x after the other: the next tile's boxes are copied while sums are
+// scaled and stored (wide_store.cuh), for which there is memory beside the ring. As in wide.cu one
+// warp copies, and two warpgroups multiply, 64 weight rows each. Tiles that are left when all
+// blocks have had the same number may be cut: 2 or 4 blocks then have a part of x's rows each. Two
+// blocks may be a cluster, with neighbouring weight rows and the same rows of x: each copies half
+// of these to both, so that x leaves the L2 cache once for 256 weight rows. Large products run at
+// the power limit, and this saves some of it.
 #include "backend/cuda/wide_persistent.cuh"
 
 #include <algorithm>
@@ -21,8 +21,6 @@
 namespace sluice::cuda {
 
 namespace {
-
-constexpr int kPersistentThreads = 384;  // a warpgroup that copies, two that multiply
 
 // Whether tiles of this width have a kernel for pairs of blocks: at 192 rows of x they gain
 // nothing.
@@ -133,7 +131,7 @@ struct TileMultiplier : Multiplier<T, kTiles, kBlocks, kSpills> {
 };
 
 template <typename T, int kTiles, int kBlocks, bool kSpills>
-__global__ void __launch_bounds__(kPersistentThreads, 1)
+__global__ void __launch_bounds__(kTileThreads, 1)
     wide_persistent_kernel(const __grid_constant__ CUtensorMap weights,
                            const __grid_constant__ CUtensorMap x,
                            const __grid_constant__ CUtensorMap x_quarters,
@@ -241,7 +239,7 @@ void run_persistent(const BoxedArgs& a,
   attributes[1].val.clusterDim = {kBlocks, 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = static_cast<unsigned>(std::min(at_once, s.items) * kBlocks);
-  config.blockDim = kPersistentThreads;
+  config.blockDim = kTileThreads;
   config.dynamicSmemBytes = R::kBytes;
   config.stream = stream;
   config.attrs = attributes;
@@ -344,12 +342,10 @@ void wide_persistent(const BoxedArgs& a,
                      int num_sms,
                      cudaStream_t stream,
                      PersistentWay way) {
-  if (weight.type == DType::i8) return run_typed<int8_t>(a, x, weight, 1, num_sms, stream, way);
-  if (weight.type == DType::f8)
-    return run_typed<__nv_fp8_e4m3>(a, x, weight, splits, num_sms, stream, way);
-  if (weight.type == DType::f16)
-    return run_typed<__half>(a, x, weight, splits, num_sms, stream, way);
-  run_typed<__nv_bfloat16>(a, x, weight, splits, num_sms, stream, way);
+  if (weight.type == DType::i8) splits = 1;  // exact however they are added up
+  with_boxed_type(weight.type, [&](auto type) {
+    run_typed<decltype(type)>(a, x, weight, splits, num_sms, stream, way);
+  });
 }
 
 }  // namespace sluice::cuda

@@ -18,8 +18,6 @@ namespace sluice::cuda {
 
 namespace {
 
-constexpr int kShareThreads = 384;  // a warpgroup that copies, two that multiply
-
 struct ShareArgs : TileArgs {
   Handover handover;
 };
@@ -116,7 +114,7 @@ struct ShareMultiplier : Multiplier<T, kTiles, 1, false> {
 };
 
 template <typename T, int kTiles>
-__global__ void __launch_bounds__(kShareThreads, 1)
+__global__ void __launch_bounds__(kTileThreads, 1)
     wide_shares_kernel(const __grid_constant__ CUtensorMap weights,
                        const __grid_constant__ CUtensorMap x,
                        const __grid_constant__ CUtensorMap out,
@@ -163,7 +161,7 @@ void run_shares(const BoxedArgs& a,
   const ShareArgs s{{a, 1, ceil_div(a.rows, kTileRows), 1, 1, tile_stored_at_once(a, weight.type)},
                     handover};
   const CUtensorMap weights = weight_map(weight, a.gated);
-  launch("wide", kKernel, static_cast<unsigned>(num_sms), kShareThreads, R::kBytes, stream, weights,
+  launch("wide", kKernel, static_cast<unsigned>(num_sms), kTileThreads, R::kBytes, stream, weights,
          tensor_map(x, R::kWidth), out_map<R>(s, weights), s);
 }
 
@@ -184,16 +182,11 @@ void wide_shares(const BoxedArgs& a,
                  int num_sms,
                  cudaStream_t stream,
                  const Handover& handover) {
-  CHECK(a.n <= width && (width == 32 || width == 64));
-  auto run = [&](auto type) {
+  with_boxed_type(weight.type, [&](auto type) {
     using T = decltype(type);
     if (width == 32) return run_shares<T, 4>(a, x, weight, num_sms, stream, handover);
     run_shares<T, 8>(a, x, weight, num_sms, stream, handover);
-  };
-  if (weight.type == DType::i8) return run(int8_t{});
-  if (weight.type == DType::f8) return run(__nv_fp8_e4m3{});
-  if (weight.type == DType::f16) return run(__half{});
-  run(__nv_bfloat16{});
+  });
 }
 
 int64_t share_clocks(const GemmWeight& w, int num_sms) {

@@ -89,7 +89,7 @@ TEST_P(MatmulGatedKernel, HasTheBitsOfProductAndActivation) {
   }
 }
 
-// Where it would save nothing or cannot be done, it says so and writes nothing.
+// It returns false and writes nothing for few rows, for output in f32, and for one tensor.
 TEST(MatmulGated, LeavesTheRestToTheOpsApart) {
   ThreadPool pool(2, false);
   constexpr int64_t kF = 1568, kCols = 96;

@@ -192,7 +192,7 @@ class CudaBackend final : public Device {
 
   // From what place_weights() gave, or of its own.
   Buffer weight_memory(size_t bytes);
-  void run_norm(const NormArgs& args);
+  void run_norm(NormArgs args);
   void quantize(CudaWeight& w);
   void load_int8(std::span<const WeightSegment> segments, CudaWeight& w);
   void pack_segments(std::span<const WeightSegment> segments,

@@ -5,6 +5,7 @@
 #include "backend/cuda/check.cuh"
 #include "backend/cuda/cuda_backend.cuh"
 #include "backend/cuda/prepare.cuh"
+#include "backend/cuda/target.cuh"
 #include "base/check.h"
 
 namespace sluice::cuda {
@@ -38,9 +39,13 @@ void CudaBackend::rope_table(float* cos_sin,
                    stream_);
 }
 
-void CudaBackend::run_norm(const NormArgs& args) {
+void CudaBackend::run_norm(NormArgs args) {
   Timed t(*this, "norm");
-  if (!t.replaced()) cuda::norm(args, stream_);
+  if (t.replaced()) return;
+  // In deterministic mode products of few rows have one block per multiprocessor, but for stored
+  // weights and the output matrix.
+  args.early = options_.deterministic && has_wgmma() && !options_.stored_weights && !args.rows;
+  cuda::norm(args, stream_);
 }
 void CudaBackend::rms_norm(
     const Act& out, Tensor x, const float* weight, float eps, const int32_t* rows) {

@@ -29,6 +29,10 @@ struct NormArgs {
   const int32_t* rows;  // not null: row i of out comes from row rows[i] of x
   CodesView codes;      // data not null: out once more, in 8 bits
   SplitOut split = {};  // out once more, in two bytes an element
+  // Lets the next kernel start before the one before has ended. That pays where the next one has
+  // one block per multiprocessor: it takes the place of the one that leaves, and its weights are on
+  // their way while this kernel runs. Smaller blocks pile up where there is room first.
+  bool early = false;
 };
 void norm(const NormArgs& args, cudaStream_t stream);
 

@@ -41,8 +41,7 @@ __device__ inline float block_sum_once(float v, float* shared) {
 }
 
 // One block per row; each thread holds `kVecs` groups of four columns. The weights, which no kernel
-// writes, are read before the kernel before ends. The next one starts after that: earlier gained
-// nothing (docs/performance.md).
+// writes, are read before the kernel before ends. `early`: NormArgs.
 template <typename O, typename X, typename D, int kVecs>
 __global__ void __launch_bounds__(1024) norm_kernel(O* out,
                                                     int64_t out_stride,
@@ -56,8 +55,10 @@ __global__ void __launch_bounds__(1024) norm_kernel(O* out,
                                                     const int32_t* rows,
                                                     int cols,
                                                     CodesView codes,
-                                                    const __grid_constant__ SplitOut split) {
+                                                    const __grid_constant__ SplitOut split,
+                                                    bool early) {
   __shared__ float shared[33], sums[2][32];
+  if (early) let_next_start();
   float4 w[kVecs];
 #pragma unroll
   for (int k = 0; k < kVecs; ++k) {
@@ -67,7 +68,7 @@ __global__ void __launch_bounds__(1024) norm_kernel(O* out,
     if (!rows && threadIdx.x % (32 / sizeof(X)) == 0) prefetch_l2(x + blockIdx.x * x_stride + c);
   }
   wait_for_inputs();
-  let_next_start();
+  if (!early) let_next_start();
   int64_t from = rows ? rows[blockIdx.x] : static_cast<int64_t>(blockIdx.x);
   X* row = x + from * x_stride;
   const D* add = delta ? delta + from * delta_stride : nullptr;
@@ -192,9 +193,9 @@ void launch_norm(const NormArgs& a, cudaStream_t stream) {
   const bool splits = cols % kSplitCols == 0 && threads(vecs) % 64 == 0;
   const SplitOut split = splits ? a.split : SplitOut{};
   if (vecs == 1) {
-    run(norm_kernel<O, X, D, 1>, threads(1), a.codes, split);
+    run(norm_kernel<O, X, D, 1>, threads(1), a.codes, split, a.early);
   } else {
-    run(norm_kernel<O, X, D, 4>, threads(4), a.codes, split);
+    run(norm_kernel<O, X, D, 4>, threads(4), a.codes, split, a.early);
   }
   if (!splits) fill_split(a.split, a.out, stream);
 }

@@ -110,6 +110,10 @@ build_release() {
   local warnings args=("${RELEASE_ARGS[@]}" "${CUDA_ARGS[@]}")
   if ((quick)); then args+=(-DSLUICE_QUICK=ON); fi
   configure_and_build release all -- "${args[@]}" || return
+  if ((!quick)) && slow_kernels "$LOGS/build-release.log"; then  # a quick build's kernels are not those that users run
+    echo "error: ptxas found kernels that are slower than they need be"
+    return 1
+  fi
   warnings=$(grep -E '^([^ ]*/)?(src|tests|bench|fuzz)/[^ ]*: warning:' "$LOGS/build-release.log") || return 0
   echo "error: warnings in our files"
   echo "$warnings"

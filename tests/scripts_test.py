@@ -239,6 +239,24 @@ class Progress(Machine):
         self.assertIn("a.cc:1: error: no", err)
 
 
+class SlowKernels(Machine):
+    SAYS = "ptxas info    : ({}) Potential Performance Loss: wgmma.mma_async instructions are serialized due to"
+
+    def found(self, text):
+        log = self.folder / "log"
+        log.write_text("[1/2] Building CUDA object wide.cu.o\n" + text + "\n[2/2] Linking\n")
+        return self.bash(f"slow_kernels {log}")[:2]
+
+    def test_what_ptxas_says_of_matrix_instructions_and_registers(self):
+        for code in ("C7508", "C7514", "C7515"):
+            with self.subTest(code=code):
+                self.assertEqual((0, self.SAYS.format(code) + "\n"), self.found(self.SAYS.format(code)))
+
+    def test_other_remarks(self):
+        for text in ("", "ptxas info    : 0 bytes gmem", self.SAYS.format("C7519")):
+            self.assertEqual((1, ""), self.found(text))
+
+
 class TraceReport(unittest.TestCase):
     @staticmethod
     def span(name, step, begin, end):

@@ -423,7 +423,7 @@ Result<MemoryEstimate> estimate_fixed(const Checkpoint& checkpoint,
                                       EngineOptions& options,
                                       const DeviceMemory* device);
 
-// The same without prompts through the GPU, for which the CPU's memory does not suffice.
+// The same without prompts through the GPU, for which memory does not suffice.
 Result<MemoryEstimate> estimate_unstreamed(const Checkpoint& checkpoint,
                                            const ModelShape& shape,
                                            EngineOptions& options,
@@ -494,8 +494,9 @@ Result<MemoryEstimate> estimate_fixed(const Checkpoint& checkpoint,
   ledger.kv_per_long_token = num_full * (block + host.block) / static_cast<size_t>(c.block_size);
   ledger.window = std::ranges::max(groups.windows);
   plan_pool(options, block, pool, device != nullptr, host, estimate);
-  if (const HostLedger& h = ledger.host; h.streamed > 0 && h.total() >= h.available)
-    return estimate_unstreamed(checkpoint, shape, options, device);  // the pool was asked for
+  const HostLedger& h = ledger.host;
+  if (h.streamed > 0 && (!estimate.shortage.empty() || h.total() >= h.available))
+    return estimate_unstreamed(checkpoint, shape, options, device);
   if (auto ok = plan_tiers(options, block, device != nullptr, estimate); !ok) return ok.error();
   const SwapRates rates = device ? kGpuSwapRates : cpu_swap_rates(num_threads(options));
   c.swap_cost = swap_cost(shape, block, measured->model->step_bytes(), rates);
@@ -514,7 +515,8 @@ bool is_useful(const EngineOptions& o, const MemoryEstimate& e) {
   return static_cast<size_t>(e.ledger.num_blocks) >= std::min(most, some);
 }
 
-// The largest number of layers, less than all, that fit the GPU whatever the CPU's memory; 0: none.
+// The largest number of layers, less than all, that fit the GPU whatever the CPU's memory, with
+// prompts through the GPU if the options say so; 0: none.
 template <typename With>
 Result<int> most_layers(const Checkpoint& checkpoint,
                         const ModelShape& shape,
@@ -526,9 +528,10 @@ Result<int> most_layers(const Checkpoint& checkpoint,
   while (too_many - fits > 1) {
     const int tried = (fits + too_many) / 2;
     EngineOptions o = with(tried);
+    const bool streams = o.stream_prompts;
     const Result<MemoryEstimate> e = estimate_fixed(checkpoint, shape, o, &gpu_alone);
     if (!e) return e.error();
-    (is_useful(o, *e) ? fits : too_many) = tried;
+    (is_useful(o, *e) && o.stream_prompts == streams ? fits : too_many) = tried;
   }
   return fits;
 }

@@ -281,14 +281,41 @@ TEST_F(LedgerOf, PromptsAreStreamedWhereHostMemoryAllows) {
   EXPECT_EQ(plan(options).first.host.streamed, 0u);
 }
 
-// auto: the largest number that fits; one more does not, or leaves no useful pool.
-TEST_F(LedgerOf, AutoTakesAsManyLayersAsFit) {
-  const std::string config =
-      R"({"model_type": "qwen2", "hidden_size": 1024, "num_hidden_layers": 20,
+constexpr const char* kTwentyLayers =
+    R"({"model_type": "qwen2", "hidden_size": 1024, "num_hidden_layers": 20,
     "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 4096,
     "vocab_size": 2000, "rms_norm_eps": 1e-6, "tie_word_embeddings": true,
     "max_position_embeddings": 4096})";
-  std::unique_ptr<Checkpoint> file = open(config, Format::bf16);
+
+// Where prompts through the GPU leave no room there, they stay on the CPU.
+TEST_F(LedgerOf, StreamingPromptsRefusesNoNumberOfLayers) {
+  std::unique_ptr<Checkpoint> file = open(kTwentyLayers, Format::bf16);
+  const ModelShape shape = read_shape(*file).value();
+  const DeviceMemory gpu{size_t{1300} << 20, DType::bf16};
+  int with = 0, without = 0;
+  for (int num = 1; num < shape.num_layers; ++num) {
+    SCOPED_TRACE(num);
+    EngineOptions options;
+    options.device.kind = DeviceChoice::Kind::cuda;
+    options.scheduler.max_seqs = 16;
+    options.gpu_layers = GpuLayers{num};
+    EngineOptions plain = options;
+    plain.stream_prompts = false;
+    const Result<Ledger> least = plan_memory(*file, shape, plain, &gpu);
+    const Result<Ledger> ledger = plan_memory(*file, shape, options, &gpu);
+    EXPECT_EQ(static_cast<bool>(ledger), static_cast<bool>(least));
+    if (!ledger) continue;
+    EXPECT_EQ(ledger->host.streamed > 0, options.stream_prompts);
+    EXPECT_LE(ledger->weights + ledger->kv + ledger->workspace + ledger->program, gpu.available);
+    ++(ledger->host.streamed > 0 ? with : without);
+  }
+  EXPECT_TRUE(with > 0 && without > 0) << with << " " << without;
+}
+
+// auto: the largest number that fits; one more does not, or leaves no useful pool, or prompts do
+// not run through the GPU any more.
+TEST_F(LedgerOf, AutoTakesAsManyLayersAsFit) {
+  std::unique_ptr<Checkpoint> file = open(kTwentyLayers, Format::bf16);
   const ModelShape shape = read_shape(*file).value();
   int last = 0;
   for (size_t mega : {1200, 1300, 1400, 8000}) {
@@ -314,7 +341,8 @@ TEST_F(LedgerOf, AutoTakesAsManyLayersAsFit) {
     EngineOptions more = asked;
     more.gpu_layers->num = num + 1;
     const Result<Ledger> too_many = plan_memory(*file, shape, more, &gpu);
-    EXPECT_TRUE(!too_many || too_many->num_blocks < 8 * 1024 / 16);
+    EXPECT_TRUE(!too_many || too_many->num_blocks < 8 * 1024 / 16 ||
+                (ledger.host.streamed > 0 && too_many->host.streamed == 0));
   }
   EXPECT_EQ(last, shape.num_layers);
   // Not one layer.

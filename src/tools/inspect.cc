@@ -284,6 +284,9 @@ Result<Needs> find_needs(const InspectOptions& o, const Checkpoint& file, const 
   Result<void> chosen = given > 0 ? choose_gpu(engine, shape) : choose_device(engine, shape);
   if (!chosen) return chosen.error();
   std::optional<DeviceMemory> gpu;
+  EngineOptions automatic = engine;
+  automatic.gpu_layers = GpuLayers{};
+  resolve_deterministic(automatic, shape, file);  // by default only where all layers are on the GPU
   resolve_deterministic(engine, shape, file);
   if (engine.device.is_gpu()) {
     Result<DeviceMemory> found = gpu_memory(engine, file, given);
@@ -302,8 +305,7 @@ Result<Needs> find_needs(const InspectOptions& o, const Checkpoint& file, const 
   needs.memory = *memory;
   needs.on_gpu = gpu.has_value();
   if (gpu) {
-    EngineOptions automatic = engine;
-    automatic.gpu_layers = GpuLayers{};
+    automatic.front_end_bytes = engine.front_end_bytes;
     // Options that layers on the CPU do not go with: then there is nothing to say.
     if (Result<MemoryEstimate> e = estimate_memory(file, shape, automatic, device))
       needs.with_auto = std::move(*e);

@@ -287,7 +287,7 @@ constexpr const char* kTwentyLayers =
     "vocab_size": 2000, "rms_norm_eps": 1e-6, "tie_word_embeddings": true,
     "max_position_embeddings": 4096})";
 
-// Where prompts through the GPU leave no room there, they stay on the CPU.
+// If streamed prompts do not fit the GPU, the CPU computes them.
 TEST_F(LedgerOf, StreamingPromptsRefusesNoNumberOfLayers) {
   std::unique_ptr<Checkpoint> file = open(kTwentyLayers, Format::bf16);
   const ModelShape shape = read_shape(*file).value();

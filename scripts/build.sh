@@ -31,8 +31,12 @@ configure_and_build() {
 }
 
 # slow_kernels LOG: what ptxas says of kernels whose matrix instructions wait for each other (C7514, C7515), or that
-# do not get the registers they ask for (C7508). Fails where it says nothing.
-slow_kernels() { grep -E '\(C75(08|14|15)\)' "$1"; }
+# do not get the registers they ask for (C7508). Fails where it says nothing. LOG may be where output goes, which grep
+# by itself refuses.
+slow_kernels() {
+  local said
+  said=$(grep -E '\(C75(08|14|15)\)' "$1") && echo "$said"
+}
 
 # watched_ninja LOG ARGS...: output to LOG. Says how far it is every 5 % and at least every ten seconds; shows
 # the end of the log when it fails.

@@ -252,6 +252,11 @@ class SlowKernels(Machine):
             with self.subTest(code=code):
                 self.assertEqual((0, self.SAYS.format(code) + "\n"), self.found(self.SAYS.format(code)))
 
+    def test_a_stage_writes_to_the_log_that_it_reads(self):
+        log = self.folder / "log"
+        log.write_text(self.SAYS.format("C7515") + "\n")
+        self.assertEqual(0, self.bash(f"slow_kernels {log} >>{log}")[0])
+
     def test_other_remarks(self):
         for text in ("", "ptxas info    : 0 bytes gmem", self.SAYS.format("C7519")):
             self.assertEqual((1, ""), self.found(text))
